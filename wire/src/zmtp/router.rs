@@ -299,6 +299,15 @@ impl Connection {
             self.buf = BytesMut::new(); // gives back what a long message needed
         }
         loop {
+            if message_until.is_none() && !(self.buf.is_empty() && frames.is_empty()) {
+                message_until = Some(instant_after(limits.message_deadline));
+            }
+            let until = message_until.unwrap_or(idle_until);
+            // Looked at by ourselves as well: a read that is always ready would never time out.
+            if Instant::now() >= until {
+                return None;
+            }
+
             let frame_limits = FrameLimits {
                 message: room.min(limits.max_frame_bytes),
                 command: limits.max_command_bytes,
@@ -315,7 +324,6 @@ impl Connection {
                     if !more {
                         return Some(frames);
                     }
-                    continue;
                 }
                 Ok((Frame::Command(body), taken)) => {
                     let pong = match Command::decode(body).ok()? {
@@ -332,21 +340,13 @@ impl Connection {
                     }
                 }
                 Err(DecodeError::Malformed(_)) => return None,
-                Err(DecodeError::Incomplete) => {}
-            }
-
-            if message_until.is_none() && !(self.buf.is_empty() && frames.is_empty()) {
-                message_until = Some(instant_after(limits.message_deadline));
-            }
-            let until = message_until.unwrap_or(idle_until);
-            // Looked at by ourselves as well: a read that is always ready would never time out.
-            if Instant::now() >= until {
-                return None;
-            }
-            self.buf.reserve(READ_CHUNK);
-            let read = self.stream.read_buf(&mut self.buf);
-            if timeout_at(until, read).await.ok()?.ok()? == 0 {
-                return None;
+                Err(DecodeError::Incomplete) => {
+                    self.buf.reserve(READ_CHUNK);
+                    let read = self.stream.read_buf(&mut self.buf);
+                    if timeout_at(until, read).await.ok()?.ok()? == 0 {
+                        return None;
+                    }
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! PUSH against peers that stop, die or lie at a chosen byte: what each of the three ends stands for.
 //!
 //! The tests run on one thread, and a peer that acts without awaiting in between cannot be overtaken.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! The reply port against strangers: raw connections that break each rule in turn, while an honest peer
 //! must still be served.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -200,8 +200,11 @@ fn read_file(path: &Path) -> Result<Map<String, Value>, MasterConfigError> {
     }
     let text = std::fs::read_to_string(path).map_err(read)?;
     // A file of comments alone is an empty document.
-    let value: Option<Value> =
-        serde_saphyr::from_str(&text).map_err(|error| yaml(error.to_string()))?;
+    let value: Option<Value> = serde_saphyr::from_str(&text).map_err(|error| {
+        // The first line says where and what; the rest is a drawing.
+        let words = error.to_string();
+        yaml(words.lines().next().unwrap_or_default().to_owned())
+    })?;
     match value {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(options)) => Ok(options),

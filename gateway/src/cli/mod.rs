@@ -15,6 +15,7 @@ use gw_wire::state_data;
 
 use crate::api::{PublishBody, RecordView};
 use crate::config::Config;
+use crate::master_config::MasterConfig;
 use client::{Client, ClientError};
 use exit::Exit;
 
@@ -205,8 +206,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             if let Some(socket) = cli.socket {
                 config.socket = socket;
             }
+            let master = MasterConfig::load(&config.master_config).map_err(usage)?;
             start_log();
-            crate::daemon::serve(config).map_err(|error| Failure::Local(error, Exit::Error))?;
+            crate::daemon::serve(config, master)
+                .map_err(|error| Failure::Local(error, Exit::Error))?;
             Ok(Exit::Succeeded)
         }
         Command::Completion { shell } => {

@@ -52,16 +52,15 @@ struct Known {
 }
 
 /// Runs the daemon until SIGTERM or SIGINT.
-pub fn serve(config: Config) -> anyhow::Result<()> {
+pub fn serve(config: Config, master: MasterConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(run(config))
+    let master = Master::new(master, config.publish);
+    runtime.block_on(run(config, master))
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
-    let master_config = MasterConfig::load(&config.master_config)?;
-    let master = Master::new(master_config, config.publish);
+async fn run(config: Config, master: Master) -> anyhow::Result<()> {
     if let Some(warning) = master.warning() {
         tracing::warn!(event = "config_warning", reason = warning);
     }

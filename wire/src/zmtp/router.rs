@@ -6,7 +6,7 @@
 //! stops only itself. Whatever breaks a rule or passes a deadline loses its connection without a word.
 //!
 //! **Invariant: length-before-allocation**, and all else that [`Limits`] names: what strangers can make
-//! this process hold is at most `max_connections` times about twice `max_message_bytes`.
+//! this process hold is at most `max_connections` times about three times `max_message_bytes`.
 
 use std::collections::HashMap;
 use std::io;
@@ -64,7 +64,7 @@ pub struct Limits {
 
 /// For messages of up to 64 KiB in up to 8 frames, from peers that connect for one exchange: 1024
 /// connections, 128 per address, commands of 1 KiB, 10 s for a handshake, a message or an answer, 60 s
-/// idle. Strangers can then hold about 130 MiB at worst.
+/// idle. Strangers can then hold about 200 MiB at worst, one address 26.
 impl Default for Limits {
     fn default() -> Self {
         Self {

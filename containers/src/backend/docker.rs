@@ -1,0 +1,264 @@
+//! The Docker backend: the master and each minion are containers on a bridge network of their own.
+//!
+//! Everything made for a bed carries the label `gw-bed=<id>`; removal goes by that label alone. The containers
+//! only sleep; daemons are started in them like on a local host, so that a daemon and its host can
+//! be stopped apart.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::image::{self, docker};
+use super::{Backend, Host, Kind};
+use crate::binaries::Binaries;
+use crate::layout::Layout;
+use crate::{Progress, rpc};
+
+/// A bed's containers and network are found by its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handle {
+    pub(crate) id: String,
+    pub(crate) minions: usize,
+    pub(crate) gateway: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Docker {
+    handle: Handle,
+    janitor: Option<Child>,
+    gone: bool,
+}
+
+impl Docker {
+    /// Makes the image if need be, the network and the running containers; no daemon yet.
+    pub(crate) fn new(
+        binaries: Option<&Binaries>,
+        minions: usize,
+        ca_bundle: Option<&Path>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let image = image::ensure(ca_bundle, progress)?;
+        let unique = tempfile::Builder::new()
+            .prefix("gwbed-")
+            .tempdir()
+            .context("cannot choose a name")?;
+        let id = unique
+            .path()
+            .file_name()
+            .context("a temporary directory has a name")?;
+        let id = id.to_string_lossy().to_lowercase();
+        let mut bed = Self::attach(Handle {
+            id,
+            minions,
+            gateway: binaries.is_some(),
+        });
+        bed.janitor = Some(bed.start_janitor()?);
+        bed.create(&image, binaries)?;
+        Ok(bed)
+    }
+
+    /// A bed that another process started and left running.
+    pub(crate) fn attach(handle: Handle) -> Self {
+        Self {
+            handle,
+            janitor: None,
+            gone: false,
+        }
+    }
+
+    fn create(&self, image: &str, binaries: Option<&Binaries>) -> Result<()> {
+        let label = self.label();
+        let network = &self.handle.id;
+        docker(&["network", "create", "--label", &label, network])?;
+        let host_py = tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
+        std::fs::write(host_py.path(), rpc::HOST_PY).context("cannot write host.py")?;
+        let hosts = std::iter::once(Host::Master).chain((0..self.handle.minions).map(Host::Minion));
+        for host in hosts {
+            let (name, alias) = (self.container(host), alias(host));
+            docker(&[
+                "create",
+                "--init",
+                "--name",
+                &name,
+                "--hostname",
+                &alias,
+                "--network",
+                network,
+                "--network-alias",
+                &alias,
+                "--label",
+                &label,
+                image,
+            ])?;
+            let copy = |from: &Path, to: &str| {
+                docker(&["cp", &from.to_string_lossy(), &format!("{name}:{to}")])
+            };
+            copy(host_py.path(), "/opt/host.py")?;
+            if let Some(built) = binaries {
+                let layout = self.layout(host);
+                match host {
+                    Host::Master => copy(&built.gw, &layout.gw)?,
+                    Host::Minion(_) => copy(&built.gw_exec, &layout.gw_exec)?,
+                };
+            }
+            docker(&["start", &name])?;
+            self.run_checked(host, "mkdir -p /var/log/bed")?;
+            if binaries.is_some() {
+                self.check_binary(host)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_checked(&self, host: Host, script: &str) -> Result<()> {
+        let output = self.run(host, script, &[], b"")?;
+        if !output.status.success() {
+            bail!(
+                "cannot prepare {host:?}: {}",
+                String::from_utf8_lossy(&output.stderr).trim_end()
+            );
+        }
+        Ok(())
+    }
+
+    /// The executables are built on this machine, whose C library may be newer than Debian 12's.
+    fn check_binary(&self, host: Host) -> Result<()> {
+        let layout = self.layout(host);
+        let program = if host == Host::Master {
+            &layout.gw
+        } else {
+            &layout.gw_exec
+        };
+        self.run_checked(host, &format!("{program} --version >/dev/null"))
+            .context(
+                "an executable built on this machine does not run on Debian 12\n\
+             hint: build on Debian 12 or older, or for x86_64-unknown-linux-musl",
+            )
+    }
+
+    fn label(&self) -> String {
+        format!("gw-bed={}", self.handle.id)
+    }
+
+    fn container(&self, host: Host) -> String {
+        format!("{}-{}", self.handle.id, alias(host))
+    }
+
+    fn start_janitor(&self) -> Result<Child> {
+        const SCRIPT: &str = r#"read -r done && exit 0
+            docker ps --all --quiet --filter "label=$1" | xargs -r docker rm --force --volumes
+            docker network ls --quiet --filter "label=$1" | xargs -r docker network rm"#;
+        Command::new("/bin/sh")
+            .args(["-c", SCRIPT, "sh", &self.label()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("cannot start the janitor")
+    }
+
+    fn dismiss_janitor(&mut self) -> Result<()> {
+        if let Some(mut child) = self.janitor.take() {
+            if let Some(stdin) = child.stdin.as_mut() {
+                writeln!(stdin, "done").context("cannot talk to the janitor")?;
+            }
+            child.wait().context("cannot wait for the janitor")?;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Docker {
+    fn kind(&self) -> Kind {
+        Kind::Docker
+    }
+
+    fn layout(&self, _host: Host) -> Layout {
+        let program = |path: &str| {
+            if self.handle.gateway {
+                path.to_owned()
+            } else {
+                String::new()
+            }
+        };
+        Layout {
+            root: String::new(),
+            salt_bin: "/opt/salt/bin".to_owned(),
+            host_py: "/opt/host.py".to_owned(),
+            gw: program("/usr/local/bin/gw"),
+            gw_exec: program("/usr/local/sbin/gw-exec"),
+        }
+    }
+
+    fn run(&self, host: Host, script: &str, args: &[&str], stdin: &[u8]) -> Result<Output> {
+        let mut command = Command::new("docker");
+        command
+            .args([
+                "exec",
+                "--interactive",
+                &self.container(host),
+                "sh",
+                "-c",
+                script,
+                "sh",
+            ])
+            .args(args)
+            .process_group(0); // Ctrl-C at a terminal is for the owner alone
+        rpc::output(&mut command, stdin)
+    }
+
+    fn reboot(&self, host: Host) -> Result<()> {
+        docker(&["restart", "--time", "0", &self.container(host)]).map(drop)
+    }
+
+    fn freeze(&self, minion: usize, frozen: bool) -> Result<()> {
+        let verb = if frozen { "pause" } else { "unpause" };
+        docker(&[verb, &self.container(Host::Minion(minion))]).map(drop)
+    }
+
+    fn cut(&self, minion: usize, cut: bool) -> Result<()> {
+        let host = Host::Minion(minion);
+        let (network, name, alias) = (&self.handle.id, self.container(host), alias(host));
+        if cut {
+            docker(&["network", "disconnect", network, &name])?;
+        } else {
+            docker(&["network", "connect", "--alias", &alias, network, &name])?;
+        }
+        Ok(())
+    }
+
+    fn record(&self) -> super::Handle {
+        super::Handle::Docker(self.handle.clone())
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        self.dismiss_janitor()
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        if !self.gone {
+            let filter = format!("label={}", self.label());
+            for container in docker(&["ps", "--all", "--quiet", "--filter", &filter])?.lines() {
+                docker(&["rm", "--force", "--volumes", container])?;
+            }
+            for network in docker(&["network", "ls", "--quiet", "--filter", &filter])?.lines() {
+                docker(&["network", "rm", network])?;
+            }
+            self.gone = true;
+        }
+        self.dismiss_janitor()
+    }
+}
+
+/// A host's name on the network.
+fn alias(host: Host) -> String {
+    match host {
+        Host::Master => "master".to_owned(),
+        Host::Minion(n) => format!("m{n}"),
+    }
+}

@@ -1,0 +1,88 @@
+//! What a backend must do. Everything else (configuration, daemons, readiness, counting) is written once,
+//! in `bed.rs`, in terms of "run this on that host".
+
+use std::process::Output;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+
+pub(crate) mod docker;
+pub(crate) mod image;
+pub(crate) mod local;
+
+/// Where the hosts of a bed live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Processes of this machine on loopback ports.
+    Local,
+    /// Containers on a private network, one host each.
+    Docker,
+}
+
+/// One host of a bed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// Runs salt-master and the gateway.
+    Master,
+    /// Runs one salt-minion; counted from 0.
+    Minion(usize),
+}
+
+/// A daemon of a bed; the whole of its processes, workers included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    Master,
+    Minion(usize),
+    Gateway,
+}
+
+impl Daemon {
+    pub(crate) fn host(self) -> Host {
+        match self {
+            Self::Master | Self::Gateway => Host::Master,
+            Self::Minion(n) => Host::Minion(n),
+        }
+    }
+}
+
+/// The hosts of one bed.
+pub(crate) trait Backend {
+    fn kind(&self) -> Kind;
+
+    /// The files of `host` and what is installed there.
+    fn layout(&self, host: Host) -> Layout;
+
+    /// Runs `sh -c script` on `host` with `args` as `$1`.. and waits for it.
+    fn run(&self, host: Host, script: &str, args: &[&str], stdin: &[u8]) -> Result<Output>;
+
+    /// The host as a whole: stopped at once and started again, without its daemons.
+    fn reboot(&self, host: Host) -> Result<()>;
+
+    /// Freezes every process of a minion's host, or thaws it.
+    fn freeze(&self, minion: usize, frozen: bool) -> Result<()>;
+
+    /// Cuts a minion's host off the network, or connects it again.
+    fn cut(&self, minion: usize, cut: bool) -> Result<()>;
+
+    /// Something that finds the hosts again in another process.
+    fn record(&self) -> Handle;
+
+    /// From now on the hosts outlive this process.
+    fn detach(&mut self) -> Result<()>;
+
+    /// Ends everything that was started for this bed and removes its files.
+    fn destroy(&mut self) -> Result<()>;
+}
+
+/// What must be remembered to find a bed's hosts again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "backend")]
+pub enum Handle {
+    /// Processes of this machine.
+    Local(local::Handle),
+    /// Containers.
+    Docker(docker::Handle),
+}

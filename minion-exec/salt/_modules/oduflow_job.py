@@ -1,0 +1,261 @@
+"""
+Run one Salt state at most once, with a durable receipt: the worker's side of ``gw-exec``.
+
+Contract. Each function gathers facts, starts ``gw-exec run|status|capability`` with one end of a socket
+pair as its standard input, writes the facts there as one line of JSON, and does what it is told:
+
+- ``{"do": "call", "fun", "arg", "kwarg"}``, with two descriptors: call that state function under the shims
+  below, write ``{"progress": [done, total]}`` as states end, then ``{"result": {...}}`` with counts only.
+  The descriptors are locks; they stay open until the call is over.
+- ``{"do": "return", "value"}``: give ``value`` to Salt.
+
+Nothing is decided, retried or stored here, no result of a state is handed on, and no exception leaves.
+Facts come from the minion's configuration (``oduflow_job: {executor, store, minion_id_pattern}``) and from
+the publication, never from pillar, grains or an argument. Made for exactly Salt 3006.27, jobs as processes.
+"""
+
+import array
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import multiprocessing
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import salt.state
+import salt.utils.files
+import salt.version
+
+log = logging.getLogger(__name__)
+
+MAX_LINE = 1024 * 1024
+
+
+def run(request_id, profile, state_data_json, **kwargs):
+    """Apply a profile at most once. Salt's own ``__pub_*`` apart, no keyword argument is accepted."""
+    args = {"request_id": request_id, "profile": profile, "state_data_json": state_data_json}
+    return _guarded("run", args, kwargs)
+
+
+def status(request_id, profile, state_digest, jid, **kwargs):
+    """What became of a job."""
+    args = {"request_id": request_id, "profile": profile, "state_digest": state_digest, "jid": jid}
+    return _guarded("status", args, kwargs)
+
+
+def capability(**kwargs):
+    """Whether this minion can run a job."""
+    return _guarded("capability", {}, kwargs)
+
+
+def _guarded(function, args, kwargs):
+    try:
+        return _serve(function, args, kwargs)
+    except Exception as exc:  # pylint: disable=broad-except
+        # The type alone: an exception's text may quote what must not leave this process.
+        log.error("oduflow_job.%s failed: %s", function, type(exc).__name__)
+        return {"error": "module", "message": "the module failed: " + type(exc).__name__}
+
+
+def _config():
+    config = __opts__.get("oduflow_job")
+    return config if isinstance(config, dict) else {}
+
+
+def _facts(args, kwargs):
+    with open(__file__, "rb") as file:
+        own_sha256 = hashlib.sha256(file.read()).hexdigest()
+    own_process = threading.current_thread() is threading.main_thread()
+    executors = kwargs.get("__pub_module_executors") or __opts__.get("module_executors")
+    return {
+        "args": args,
+        "unexpected": sum(not name.startswith("__pub_") for name in kwargs),
+        "jid": kwargs.get("__pub_jid"),
+        "metadata": kwargs.get("__pub_metadata"),
+        "published": kwargs.get("__pub_tgt") != "salt-call" and "__pub_pid" not in kwargs,
+        "minion_id": __opts__["id"],
+        "salt_version": salt.version.__version__,
+        "own_process": bool(
+            __opts__.get("multiprocessing") and own_process and multiprocessing.parent_process()
+        ),
+        "sudo_user": bool(__opts__.get("sudo_user")),
+        "executors": executors or ["direct_call"],
+        "state_data": __salt__["config.option"]("state_data", ""),
+        "pki_dir": __opts__["pki_dir"],
+        "master_ip": __opts__.get("master_ip"),
+        "module_sha256": own_sha256,
+        "store": _config().get("store"),
+        "minion_id_pattern": _config().get("minion_id_pattern"),
+    }
+
+
+def _serve(function, args, kwargs):
+    facts = _facts(args, kwargs)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            try:
+                subprocess.Popen(
+                    [_config().get("executor", "/usr/local/sbin/gw-exec"), function],
+                    stdin=theirs,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                    cwd="/",
+                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                )
+            except (OSError, ValueError, TypeError) as exc:
+                log.error("oduflow_job: the executor could not be started: %s", type(exc).__name__)
+                return _without_executor(function, facts)
+        ours.sendall(json.dumps(facts, default=str, skipkeys=True).encode() + b"\n")
+        buffer, locks = bytearray(), []
+        try:
+            order = _receive(ours, buffer, locks)
+            if order is not None and order["do"] == "call":
+                _call(ours, order)
+                order = _receive(ours, buffer, locks)
+        finally:
+            for lock in locks:
+                os.close(lock)
+    if order is None:
+        return {"error": "executor_died", "message": "gw-exec ended without an answer"}
+    return order["value"]
+
+
+def _receive(sock, buffer, locks):
+    """The next line, and the descriptors that came with it; none of them survives an exec."""
+    while b"\n" not in buffer:
+        data, ancillary, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+        for _, _, content in ancillary:
+            locks.extend(array.array("i", content))
+        buffer += data
+        if not data or len(buffer) > MAX_LINE:
+            return None
+    line, _, rest = bytes(buffer).partition(b"\n")
+    buffer[:] = rest
+    return json.loads(line)
+
+
+def _call(sock, order):
+    """Call the one function, and report its result in classes."""
+    counts = {"shape": "exception", "true": 0, "false": 0, "other": 0, "missing": 0}
+    channel = _Channel(sock)
+    try:
+        with _shims(channel) as tags:
+            result = __salt__[order["fun"]](*order["arg"], **order["kwarg"])
+        if isinstance(result, dict):
+            results = [v.get("result") if isinstance(v, dict) else None for v in result.values()]
+            counts["shape"] = "mapping"
+            counts["true"] = sum(r is True for r in results)
+            counts["false"] = sum(r is False for r in results)
+            counts["other"] = len(results) - counts["true"] - counts["false"]
+            counts["missing"] = len(tags.difference(result))
+        else:
+            counts["shape"] = "list" if isinstance(result, list) else "other"
+    except BaseException as exc:  # pylint: disable=broad-except
+        log.error("oduflow_job: %s raised %s", order["fun"], type(exc).__name__)
+    channel.send({"result": counts}, last=True)
+
+
+class _Channel:
+    """Lines to the executor. Progress never waits; a line that was cut is finished before the next."""
+
+    def __init__(self, sock):
+        self.sock, self.rest, self.depth, self.done, self.total = sock, b"", 0, 0, 0
+
+    def send(self, message, last=False):
+        with contextlib.suppress(OSError):
+            if last:
+                self.sock.sendall(self.rest + json.dumps(message).encode() + b"\n")
+                return
+            line = self.rest or json.dumps(message).encode() + b"\n"
+            self.rest = line
+            self.rest = line[self.sock.send(line, socket.MSG_DONTWAIT) :]
+
+
+@contextlib.contextmanager
+def _shims(channel):
+    """
+    Keep raw results inside this process for the length of one call. Yields the tags of the low chunks.
+
+    Nothing here is patched where a module refresh would undo it: ``salt.state`` and ``salt.utils.files`` are
+    no loader modules. (``salt/modules/state.py`` ``sls``, ``salt/state.py`` ``State``, 3006.27.)
+    """
+    state, tags = salt.state.State, set()
+    fopen, call_chunks = salt.utils.files.fopen, state.call_chunks
+    saved = (state.event, state.call_parallel)
+    cachedir = os.path.realpath(__opts__["cachedir"])
+
+    def no_cache_fopen(path, mode="r", *args, **kwargs):
+        # sls.p and <name>.cache.p hold raw results and rendered data: they go nowhere, and come from nowhere.
+        if isinstance(path, str) and (path.endswith(".cache.p") or os.path.basename(path) == "sls.p"):
+            if os.path.realpath(os.path.dirname(path)) == cachedir:
+                if "r" in mode and "+" not in mode:
+                    raise FileNotFoundError(path)
+                return io.BytesIO() if "b" in mode else io.StringIO()
+        return fopen(path, mode, *args, **kwargs)
+
+    def counting_call_chunks(self, chunks):
+        # A state may itself run states; theirs are not this run's.
+        if channel.depth == 0:
+            tags.update(salt.state._gen_tag(chunk) for chunk in chunks)
+            channel.total = len(tags)
+        channel.depth += 1
+        try:
+            return call_chunks(self, chunks)
+        finally:
+            channel.depth -= 1
+
+    def silent_event(self, chunk_ret, length, fire_event=False):
+        if channel.depth == 1:
+            channel.done += 1
+            channel.send({"progress": [channel.done, channel.total]})
+
+    def no_call_parallel(self, cdata, low, inject_globals):
+        raise RuntimeError("parallel states are refused")
+
+    salt.utils.files.fopen = no_cache_fopen
+    state.event, state.call_chunks = silent_event, counting_call_chunks
+    state.call_parallel = no_call_parallel
+    try:
+        yield tags
+    finally:
+        salt.utils.files.fopen, state.call_chunks = fopen, call_chunks
+        state.event, state.call_parallel = saved
+
+
+def _without_executor(function, facts):
+    """Say with our own signature that there is no executor: the only answer that is made here."""
+    problem = {"error": "executor_missing", "message": "gw-exec could not be started"}
+    gw = (facts["metadata"] or {}).get("gw")
+    if not isinstance(gw, dict) or function == "status":
+        return problem
+    answer = {"capability": {"salt_version": facts["salt_version"], "module_sha256": facts["module_sha256"],
+                             "executor_sha256": None, "euid": os.geteuid(), "profiles": [],
+                             "problems": ["executor_missing"]}}
+    if function == "run":
+        args = facts["args"]
+        custom = args["profile"] == "custom"
+        digest = hashlib.sha256(args["state_data_json"].encode()).hexdigest() if custom else ""
+        answer = {"not_claimed": {"reason": "executor_missing", "binding": {
+            "minion_id": facts["minion_id"], "request_id": args["request_id"], "jid": facts["jid"],
+            "profile": args["profile"], "state_digest": digest}}}
+    reply = json.dumps({"protocol": 1, "minion_id": facts["minion_id"], "nonce": gw.get("nonce"),
+                        "signed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                        "store": None, "answer": answer}).encode()
+    import salt.crypt
+    import zmq
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
+    key = salt.crypt.get_rsa_key(os.path.join(facts["pki_dir"], "minion.pem"), None)
+    signature = key.sign(b"oduflow-job-reply-1\0" + reply, padding.PKCS1v15(), hashes.SHA256())
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 5000
+        dealer.connect("tcp://{}:{}".format(facts["master_ip"], int(gw["reply_port"])))
+        dealer.send_multipart([reply, signature])
+    return {"__no_return__": True}

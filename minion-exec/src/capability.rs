@@ -1,0 +1,50 @@
+//! Whether and how this minion can run a job.
+
+use std::io::Read;
+
+use gw_wire::id::{Profile, Sha256Hex};
+use gw_wire::reply::{Capability, Problem, ShortText};
+use sha2::{Digest, Sha256};
+
+use crate::facts::Facts;
+
+/// The capability as the facts and the store say it. The euid is the executor's own; the worker has the
+/// same, having started it.
+pub fn capability(facts: &Facts, store_usable: bool) -> Capability {
+    let mut problems = facts.problems();
+    if !store_usable {
+        problems.push(Problem::Store);
+    }
+    Capability {
+        salt_version: short(&facts.salt_version),
+        module_sha256: facts
+            .module_sha256
+            .as_deref()
+            .and_then(|text| Sha256Hex::parse(text).ok()),
+        executor_sha256: own_sha256(),
+        euid: rustix::process::geteuid().as_raw(),
+        profiles: Profile::ALL.to_vec(),
+        problems,
+    }
+}
+
+/// A version of Salt, or a word that says that it is none.
+fn short(version: &str) -> ShortText {
+    let fallback = || ShortText::try_from("unprintable".to_owned()).expect("short and printable");
+    ShortText::try_from(version.to_owned()).unwrap_or_else(|_| fallback())
+}
+
+/// SHA-256 of the executable that runs, also if its file was replaced meanwhile.
+fn own_sha256() -> Option<Sha256Hex> {
+    let mut file = std::fs::File::open("/proc/self/exe").ok()?;
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut chunk).ok()? {
+            0 => break,
+            read => hash.update(&chunk[..read]),
+        }
+    }
+    let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Sha256Hex::parse(&hex).ok()
+}

@@ -1,0 +1,51 @@
+//! The command `gw-exec`, started by Salt's module `oduflow_job` and by nobody else.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use gw_exec::worker::WorkerError;
+use gw_exec::{Function, serve};
+
+/// Claims a job on this minion, has Salt run it at most once, keeps its receipt, and answers the gateway.
+///
+/// Salt's execution module oduflow_job starts this program for every call and speaks with it over a socket
+/// on standard input; it is of no use by hand. It reads and writes only the receipt store that the minion's
+/// configuration names (oduflow_job: store, by default /var/lib/oduflow/job-receipts), and reads the
+/// minion's Salt key to sign its answers.
+#[derive(Parser)]
+#[command(name = "gw-exec", version, about, long_about)]
+struct Command {
+    #[command(subcommand)]
+    function: Call,
+}
+
+#[derive(Subcommand)]
+enum Call {
+    /// Serves oduflow_job.run: claim, have the state applied once, commit and send the receipt
+    Run,
+    /// Serves oduflow_job.status: say what became of a job
+    Status,
+    /// Serves oduflow_job.capability: say whether this minion can run a job
+    Capability,
+}
+
+/// 0: the call was answered. 1: Salt's worker was gone or could not be spoken with. 2: not started by it.
+fn main() -> ExitCode {
+    let function = match Command::parse().function {
+        Call::Run => Function::Run,
+        Call::Status => Function::Status,
+        Call::Capability => Function::Capability,
+    };
+    match serve(function) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ WorkerError::NotAWorker(_)) => {
+            eprintln!("gw-exec: {error}");
+            eprintln!("hint: Salt's module oduflow_job starts this program; see gw-exec --help");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("gw-exec: {}", gw_exec::session::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

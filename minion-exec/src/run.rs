@@ -1,0 +1,269 @@
+//! `oduflow_job.run`: apply, at most once.
+//!
+//! The way down: parse, look the jid up, refuse what must be refused, take the locks, claim
+//! (**claim-before-run**), have the worker call the one function, reduce, commit the receipt
+//! (**receipt-before-return**), release the worker, send the signed receipt.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gw_wire::receipt::{Binding, Receipt};
+use gw_wire::reply::{
+    Answer, NotClaimedReason, Problem, RefusalReason, StorePosition, UnknownReason,
+};
+use serde_json::{Map, Value, json};
+
+use crate::reduce::{Reduced, reduce};
+use crate::reply::{EVIDENCE_PATIENCE, Speaker};
+use crate::request::{Job, StateCall};
+use crate::session::{Session, tell};
+use crate::status::{conflict, status};
+use crate::store::records::JidRecord;
+use crate::store::{Claim, ClaimOutcome, Store, StoreError};
+use crate::worker::{Event, Order, Word, Worker};
+
+/// How far a jid may lie ahead of the minion's clock.
+const CLOCK_TOLERANCE: jiff::SignedDuration = jiff::SignedDuration::from_mins(5);
+/// How long a receipt is tried to be made durable, and the pause between two tries.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
+const COMMIT_PAUSE: Duration = Duration::from_secs(1);
+/// At most one progress reply in this time.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Serves the call.
+pub fn run(session: Session) {
+    let job = match Job::parse(&session.facts) {
+        Ok(job) => job,
+        Err(error) => return session.fail("invalid", &error.to_string()),
+    };
+    let problems = session.facts.problems();
+    // A local call carries a jid that no master gave out: there is nothing to refuse by name.
+    if problems.contains(&Problem::NotPublished) {
+        return session.fail("not_published", Problem::NotPublished.explain());
+    }
+    let binding = job.binding.clone();
+    let not_claimed = Answer::NotClaimed {
+        binding: binding.clone(),
+        reason: NotClaimedReason::Store,
+    };
+    let Some(store) = session.open_store() else {
+        return session.answer(None, not_claimed, EVIDENCE_PATIENCE);
+    };
+    match decide(&session, &store, job, &problems) {
+        Ok(Decision::Answer(answer)) => session.answer(Some(&store), answer, EVIDENCE_PATIENCE),
+        Ok(Decision::Run(claim, call)) => execute(session, &store, claim, call),
+        Err(error) => {
+            Session::report(&error);
+            // Whatever became durable before the error decides; the jid's file is read again.
+            let answer = match store.jid(binding.jid) {
+                Ok(Some(_)) => status(&store, &binding).unwrap_or(Answer::Abandoned { binding }),
+                Ok(None) | Err(_) => not_claimed,
+            };
+            session.answer(Some(&store), answer, EVIDENCE_PATIENCE);
+        }
+    }
+}
+
+enum Decision {
+    Answer(Answer),
+    Run(Claim, StateCall),
+}
+
+/// Whether this call may run. Every refusal is a tombstone before it is an answer.
+fn decide(
+    session: &Session,
+    store: &Store,
+    job: Job,
+    problems: &[Problem],
+) -> Result<Decision, StoreError> {
+    let Job { binding, call } = job;
+    let metadata = session.metadata.as_ref();
+    let generation = metadata.map_or(1, |metadata| metadata.generation);
+    let answer = |answer| Ok(Decision::Answer(answer));
+    let refuse = |reason| {
+        let record = store.refuse(&binding, generation, reason)?;
+        Ok(Decision::Answer(known(store, &binding, record)?))
+    };
+
+    if store.jid(binding.jid)?.is_some() {
+        return answer(status(store, &binding)?);
+    }
+    let call = match call {
+        Ok(call) => call,
+        Err(error) => {
+            tell(&error.to_string());
+            return refuse(RefusalReason::Invalid);
+        }
+    };
+    if let Some(problem) = problems.first() {
+        tell(problem.explain());
+        return refuse(RefusalReason::Incapable);
+    }
+    let now = gw_wire::id::now();
+    let not_after = metadata.and_then(|metadata| metadata.not_after);
+    if not_after.is_some_and(|not_after| now.as_second() > not_after) {
+        return refuse(RefusalReason::Late);
+    }
+    if binding.jid.time().duration_since(now) > CLOCK_TOLERANCE {
+        return refuse(RefusalReason::Clock);
+    }
+    if store.request(binding.request_id)?.is_some() {
+        return answer(conflict(store, &binding)?);
+    }
+    let Some(execution) = store.lock_execution()? else {
+        return refuse(RefusalReason::Busy);
+    };
+    let Some(request) = store.lock_request(binding.request_id)? else {
+        return refuse(RefusalReason::Busy);
+    };
+    match store.claim(&binding, generation, [execution, request])? {
+        ClaimOutcome::Claimed(claim) => Ok(Decision::Run(claim, call)),
+        ClaimOutcome::Known(record) => answer(known(store, &binding, record)?),
+        ClaimOutcome::Conflict => answer(conflict(store, &binding)?),
+        ClaimOutcome::BelowFloor => refuse(RefusalReason::BelowFloor),
+    }
+}
+
+/// The answer for a jid whose record is known.
+fn known(store: &Store, asked: &Binding, record: JidRecord) -> Result<Answer, StoreError> {
+    match record {
+        JidRecord::Tombstone(tombstone) if tombstone.binding == *asked => Ok(Answer::Refused {
+            binding: tombstone.binding,
+            reason: tombstone.reason,
+        }),
+        _ => status(store, asked),
+    }
+}
+
+/// Has the worker call the function, and commits what came of it.
+fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
+    let binding = claim.claimed().binding.clone();
+    let progress = session
+        .speaker
+        .clone()
+        .map(|speaker| Progress::start(speaker, store.position().ok(), binding.clone()));
+    let locks = claim.locks().each_ref().map(|lock| lock.fd());
+    if let Err(error) = session.worker.order(&order(call), &locks) {
+        tell(&format!("cannot tell Salt's worker what to call: {error}"));
+    }
+    let reduced = follow(&mut session.worker, progress.as_ref());
+    drop(progress);
+    let answer = match commit(store, &claim, &reduced) {
+        Some(receipt) => Answer::Receipt {
+            // A receipt that was there before ours stands, and its reason is not ours to give.
+            reason: reduced
+                .reason
+                .filter(|_| receipt.outcome() == reduced.outcome),
+            receipt,
+            claim_id: claim.claimed().claim_id,
+        },
+        None => Answer::Abandoned { binding },
+    };
+    // The worker keeps its descriptors of the locks until it has its return.
+    drop(claim);
+    session.answer(Some(store), answer, EVIDENCE_PATIENCE);
+}
+
+fn order(call: StateCall) -> Order {
+    let (fun, arg) = match call {
+        StateCall::Sls(role) => ("state.sls", Value::from(role)),
+        StateCall::High(data) => (
+            "state.high",
+            serde_json::from_str(data.as_str()).expect("canonical state data is JSON"),
+        ),
+    };
+    // Neither the publication nor the minion's configuration may change how a job runs.
+    let options = ["test", "queue", "concurrent", "state_events"];
+    let kwarg: Map<String, Value> = options
+        .into_iter()
+        .map(|name| (name.to_owned(), json!(false)))
+        .collect();
+    Order::Call {
+        fun,
+        arg: vec![arg],
+        kwarg,
+    }
+}
+
+/// Listens until the worker has a result or is gone.
+fn follow(worker: &mut Worker, progress: Option<&Progress>) -> Reduced {
+    loop {
+        match worker.next(None) {
+            Ok(Some(Event::Said(Word::Progress(done, total)))) => {
+                if let Some(progress) = progress {
+                    progress.update(done, total);
+                }
+            }
+            Ok(Some(Event::Said(Word::Result(report)))) => return reduce(&report),
+            // What the state started may go on; nobody can say any more how it ends.
+            Ok(Some(Event::Died)) => return Reduced::unknown(UnknownReason::WorkerDied),
+            Ok(Some(Event::Nonsense)) => return Reduced::unknown(UnknownReason::Malformed),
+            Ok(None) => {}
+            Err(error) => {
+                tell(&error.to_string());
+                return Reduced::unknown(UnknownReason::Malformed);
+            }
+        }
+    }
+}
+
+/// Makes the receipt durable, within [`COMMIT_PATIENCE`]. `None`: the claim stays without a receipt.
+fn commit(store: &Store, claim: &Claim, reduced: &Reduced) -> Option<Receipt> {
+    let binding = claim.claimed().binding.clone();
+    let receipt = Receipt::new(binding, reduced.outcome, reduced.passed, reduced.total)
+        .expect("a reduction's counts fit its outcome, and the request's digest its profile");
+    let until = Instant::now() + COMMIT_PATIENCE;
+    loop {
+        match claim.commit(store, &receipt, reduced.reason) {
+            Ok(receipt) => return Some(receipt),
+            Err(error) => Session::report(&error),
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        thread::sleep(COMMIT_PAUSE);
+    }
+}
+
+/// Signed `running` replies from a thread of their own: neither the run nor the receipt waits for them.
+struct Progress {
+    updates: Sender<(u32, u32)>,
+}
+
+impl Progress {
+    fn start(speaker: Arc<Speaker>, store: Option<StorePosition>, binding: Binding) -> Self {
+        let (updates, received) = channel();
+        thread::spawn(move || tell_progress(&speaker, store, &binding, &received));
+        Progress { updates }
+    }
+
+    fn update(&self, done: u32, total: u32) {
+        // The thread lives as long as we do; if it panicked, progress is lost and nothing else.
+        let _lost = self.updates.send((done.min(total), total));
+    }
+}
+
+fn tell_progress(
+    speaker: &Speaker,
+    store: Option<StorePosition>,
+    binding: &Binding,
+    updates: &Receiver<(u32, u32)>,
+) {
+    let mut latest = None;
+    loop {
+        let answer = Answer::Running {
+            binding: binding.clone(),
+            done: latest.map(|(done, _)| done),
+            total: latest.map(|(_, total)| total),
+        };
+        let sent_at = Instant::now();
+        speaker.mention(&speaker.sign(store, answer));
+        thread::sleep(PROGRESS_INTERVAL.saturating_sub(sent_at.elapsed()));
+        match updates.recv() {
+            Ok(update) => latest = Some(updates.try_iter().last().unwrap_or(update)),
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! One directory of the store, held by a descriptor.
+//!
+//! # private-storage
+//! Nothing here is opened by a path that somebody else could redirect. The store's own path is resolved
+//! without following any symlink; everything below it is opened relative to a held descriptor, by one
+//! name, beneath it. What was opened is then looked at (`fstat`), never what a path said before: a
+//! directory must be ours with mode 0700, a file ours, regular, with mode 0600 and one link. Anything
+//! else is an error that names it, and is left as it is.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use gw_wire::id::Token;
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, RenameFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::StoreError;
+
+/// How names below a held directory are resolved.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// Where new files are written before they get their name. A crash may leave such a file; nothing reads
+/// it, and an operator may delete it.
+const NEW_PREFIX: &str = ".new-";
+
+/// Whether a file that must not replace another came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It did, and it is durable.
+    New,
+    /// Another file has the name.
+    Exists,
+}
+
+/// A directory that passed the checks of **private-storage**.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Dir {
+    /// Opens the store's directory at an absolute path. It and its parent are made (0700) if absent.
+    pub fn open_root(path: &Path) -> Result<Self, StoreError> {
+        if !path.is_absolute() {
+            return Err(StoreError::Unsafe {
+                path: path.to_owned(),
+                rule: "an absolute path",
+            });
+        }
+        match open_absolute(path) {
+            Ok(fd) => return Self::checked(fd, path.to_owned()),
+            Err(Errno::NOENT) => {}
+            Err(source) => return Err(StoreError::io("open", path, source)),
+        }
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let holder = match open_absolute(parent) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => {
+                let above = parent.parent().unwrap_or(Path::new("/"));
+                let fd =
+                    open_absolute(above).map_err(|source| StoreError::io("open", above, source))?;
+                make_dir(fd.as_fd(), file_name(parent), parent)?;
+                open_absolute(parent).map_err(|source| StoreError::io("open", parent, source))?
+            }
+            Err(source) => return Err(StoreError::io("open", parent, source)),
+        };
+        make_dir(holder.as_fd(), file_name(path), path)?;
+        let fd = open_absolute(path).map_err(|source| StoreError::io("open", path, source))?;
+        Self::checked(fd, path.to_owned())
+    }
+
+    /// Opens a directory below this one, made (0700) if absent.
+    pub fn subdir(&self, name: &str) -> Result<Self, StoreError> {
+        let path = self.path.join(name);
+        let open = || fs::openat2(&self.fd, name, DIRECTORY, Mode::empty(), BENEATH);
+        let fd = match open() {
+            Err(Errno::NOENT) => {
+                make_dir(self.fd.as_fd(), OsStr::new(name), &path)?;
+                open()
+            }
+            other => other,
+        }
+        .map_err(|source| StoreError::io("open", &path, source))?;
+        Self::checked(fd, path)
+    }
+
+    fn checked(fd: OwnedFd, path: PathBuf) -> Result<Self, StoreError> {
+        let stat = fs::fstat(&fd).map_err(|source| StoreError::io("examine", &path, source))?;
+        check(&stat, FileType::Directory, 0o700, &path)?;
+        Ok(Dir { fd, path })
+    }
+
+    /// The whole file called `name`, at most `limit` bytes; `None` if there is none.
+    ///
+    /// File and directory are synced before the content is given out: its writer may have died between
+    /// naming it and syncing the directory, and an answer must not rest on what a power cut can undo.
+    pub fn read(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some((content, file)) = self.read_file(name, limit)? else {
+            return Ok(None);
+        };
+        let path = self.path.join(name);
+        fs::fsync(&file).map_err(|source| StoreError::io("sync", &path, source))?;
+        self.sync()?;
+        Ok(Some(content))
+    }
+
+    /// Like [`Dir::read`] without the sync, for content that no answer rests on.
+    pub fn peek(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.read_file(name, limit)?.map(|(content, _)| content))
+    }
+
+    fn read_file(
+        &self,
+        name: &str,
+        limit: usize,
+    ) -> Result<Option<(Vec<u8>, std::fs::File)>, StoreError> {
+        let path = self.path.join(name);
+        let Some(fd) = self.open_file(name, OFlags::RDONLY)? else {
+            return Ok(None);
+        };
+        let size = fs::fstat(&fd)
+            .map_err(|source| StoreError::io("examine", &path, source))?
+            .st_size;
+        if usize::try_from(size).is_ok_and(|size| size > limit) {
+            return Err(StoreError::TooLong { path, limit });
+        }
+        let file = std::fs::File::from(fd);
+        let mut content = Vec::new();
+        (&file)
+            .take(limit as u64 + 1)
+            .read_to_end(&mut content)
+            .map_err(|source| StoreError::Io {
+                what: "read",
+                path: path.clone(),
+                source,
+            })?;
+        if content.len() > limit {
+            return Err(StoreError::TooLong { path, limit });
+        }
+        Ok(Some((content, file)))
+    }
+
+    /// Writes a file that must be the first of its name, and makes it durable.
+    ///
+    /// Of several writers of one name exactly one gets [`Created::New`]. After an error the file may or may
+    /// not have its name; whoever reads it later syncs it.
+    pub fn create(&self, name: &str, content: &[u8]) -> Result<Created, StoreError> {
+        let path = self.path.join(name);
+        let temporary = format!("{NEW_PREFIX}{}", Token::random());
+        let result = self.write_and_name(&temporary, name, content, &path);
+        if !matches!(result, Ok(Created::New)) {
+            // Best effort: a file under a temporary name means nothing to anyone.
+            let _left = fs::unlinkat(&self.fd, &temporary, AtFlags::empty());
+        }
+        result
+    }
+
+    fn write_and_name(
+        &self,
+        temporary: &str,
+        name: &str,
+        content: &[u8],
+        path: &Path,
+    ) -> Result<Created, StoreError> {
+        // A crash up to the rename leaves at most an unread file under a temporary name.
+        let fd = fs::openat2(
+            &self.fd,
+            temporary,
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::RUSR | Mode::WUSR,
+            BENEATH,
+        )
+        .map_err(|source| StoreError::io("create", path, source))?;
+        let mut file = std::fs::File::from(fd);
+        file.write_all(content).map_err(|source| StoreError::Io {
+            what: "write",
+            path: path.to_owned(),
+            source,
+        })?;
+        // The content is durable before its name: no name ever leads to a torn file.
+        fs::fsync(&file).map_err(|source| StoreError::io("sync", path, source))?;
+        // A crash here leaves the file under its name, or not, whole either way; a power cut may undo
+        // the rename until the directory is synced.
+        match fs::renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(Created::Exists),
+            Err(source) => return Err(StoreError::io("name", path, source)),
+        }
+        // From here on the file is there after every crash and power cut.
+        self.sync()?;
+        Ok(Created::New)
+    }
+
+    /// The names in this directory, in no order, without those of unfinished files.
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        let error = |source| StoreError::io("list", &self.path, source);
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(&self.fd).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Opens a lock file for reading and writing; with `create` it is made (empty, 0600) if absent.
+    pub fn open_lock(&self, name: &str, create: bool) -> Result<Option<OwnedFd>, StoreError> {
+        let flags = if create {
+            OFlags::RDWR | OFlags::CREATE
+        } else {
+            OFlags::RDWR
+        };
+        self.open_file(name, flags)
+    }
+
+    /// Whether `fd` still is the file that `name` leads to.
+    pub fn is_named(&self, name: &str, fd: BorrowedFd<'_>) -> Result<bool, StoreError> {
+        let path = self.path.join(name);
+        let error = |source| StoreError::io("examine", &path, source);
+        let held = fs::fstat(fd).map_err(error)?;
+        match fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(named) => Ok((named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(source) => Err(error(source)),
+        }
+    }
+
+    /// The path of a name, for messages only.
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>, StoreError> {
+        let path = self.path.join(name);
+        // O_NONBLOCK: a FIFO in the place of a file must not stop us before it is looked at.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mode = if flags.contains(OFlags::CREATE) {
+            Mode::RUSR | Mode::WUSR
+        } else {
+            Mode::empty()
+        };
+        let fd = match fs::openat2(&self.fd, name, flags, mode, BENEATH) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => {
+                return Err(StoreError::Unsafe {
+                    path,
+                    rule: "a file, not a symbolic link",
+                });
+            }
+            Err(source) => return Err(StoreError::io("open", &path, source)),
+        };
+        let stat = fs::fstat(&fd).map_err(|source| StoreError::io("examine", &path, source))?;
+        check(&stat, FileType::RegularFile, 0o600, &path)?;
+        if stat.st_nlink != 1 {
+            return Err(StoreError::Unsafe {
+                path,
+                rule: "a file with one link",
+            });
+        }
+        Ok(Some(fd))
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        fs::fsync(&self.fd).map_err(|source| StoreError::io("sync", &self.path, source))
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+fn open_absolute(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    fs::openat2(fs::CWD, path, DIRECTORY, Mode::empty(), resolve)
+}
+
+fn file_name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or(OsStr::new("."))
+}
+
+/// Makes a directory, or finds that another process has just made it, and syncs its holder.
+fn make_dir(holder: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<(), StoreError> {
+    match fs::mkdirat(holder, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(source) => return Err(StoreError::io("make", path, source)),
+    }
+    fs::fsync(holder).map_err(|source| StoreError::io("sync the directory of", path, source))
+}
+
+fn check(stat: &Stat, kind: FileType, mode: RawMode, path: &Path) -> Result<(), StoreError> {
+    let rule = if FileType::from_raw_mode(stat.st_mode) != kind {
+        match kind {
+            FileType::Directory => "a directory",
+            _ => "a regular file",
+        }
+    } else if stat.st_uid != rustix::process::geteuid().as_raw() {
+        "owned by the user that the executor runs as"
+    } else if stat.st_mode & 0o7777 != mode {
+        match kind {
+            FileType::Directory => "of mode 0700",
+            _ => "of mode 0600",
+        }
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Unsafe {
+        path: path.to_owned(),
+        rule,
+    })
+}
+
+impl StoreError {
+    pub(super) fn io(what: &'static str, path: &Path, source: Errno) -> Self {
+        StoreError::Io {
+            what,
+            path: path.to_owned(),
+            source: io::Error::from(source),
+        }
+    }
+}

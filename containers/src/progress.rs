@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 /// A sink for progress lines, silent by default.
 #[derive(Clone, Default)]
-pub struct Progress(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+pub struct Progress(Option<Arc<Sink>>);
+
+type Sink = dyn Fn(&str) + Send + Sync;
 
 impl Progress {
     /// Every line goes to `sink`.

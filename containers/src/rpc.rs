@@ -1,6 +1,6 @@
 //! Requests to `host.py`, the small Python program that acts for `bed` on each host.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
@@ -125,5 +125,32 @@ pub(crate) fn output(command: &mut Command, stdin: &[u8]) -> Result<Output> {
         child
             .wait_with_output()
             .with_context(|| format!("cannot wait for {name}"))
+    })
+}
+
+/// Runs a command without input; each line of its standard error also goes to `line` at once.
+pub(crate) fn follow(command: &mut Command, mut line: impl FnMut(&str)) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {name}"))?;
+    let errors = child.stderr.take().context("no standard error")?;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(move || child.wait_with_output());
+        let mut stderr = Vec::new();
+        for text in BufReader::new(errors).lines() {
+            let text = text.with_context(|| format!("cannot read what {name} prints"))?;
+            line(&text);
+            stderr.extend_from_slice(text.as_bytes());
+            stderr.push(b'\n');
+        }
+        let output = waiting
+            .join()
+            .map_err(|_| anyhow!("waiting for {name} panicked"))?;
+        let output = output.with_context(|| format!("cannot wait for {name}"))?;
+        Ok(Output { stderr, ..output })
     })
 }

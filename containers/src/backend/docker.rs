@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -195,21 +195,18 @@ impl Backend for Docker {
         }
     }
 
-    fn run(&self, host: Host, script: &str, args: &[&str], stdin: &[u8]) -> Result<Output> {
+    fn command(&self, host: Host, script: &str, args: &[&str], terminal: bool) -> Command {
         let mut command = Command::new("docker");
+        command.args(["exec", "--interactive"]);
+        if terminal {
+            command.arg("--tty");
+        } else {
+            command.process_group(0);
+        }
         command
-            .args([
-                "exec",
-                "--interactive",
-                &self.container(host),
-                "sh",
-                "-c",
-                script,
-                "sh",
-            ])
-            .args(args)
-            .process_group(0); // Ctrl-C at a terminal is for the owner alone
-        rpc::output(&mut command, stdin)
+            .args([&self.container(host), "sh", "-c", script, "sh"])
+            .args(args);
+        command
     }
 
     fn reboot(&self, host: Host) -> Result<()> {

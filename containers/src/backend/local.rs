@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -142,15 +142,17 @@ impl Backend for Local {
         }
     }
 
-    fn run(&self, host: Host, script: &str, args: &[&str], stdin: &[u8]) -> Result<Output> {
+    fn command(&self, host: Host, script: &str, args: &[&str], terminal: bool) -> Command {
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", script, "sh"])
             .args(args)
             .current_dir("/")
-            .env("GW_BED", format!("{}/run", self.layout(host).root))
-            .process_group(0); // Ctrl-C at a terminal is for the owner alone
-        rpc::output(&mut command, stdin)
+            .env("GW_BED", format!("{}/run", self.layout(host).root));
+        if !terminal {
+            command.process_group(0);
+        }
+        command
     }
 
     fn reboot(&self, host: Host) -> Result<()> {

@@ -1,12 +1,13 @@
 //! What a backend must do. Everything else (configuration, daemons, readiness, counting) is written once,
 //! in `bed.rs`, in terms of "run this on that host".
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
+use crate::rpc;
 
 pub(crate) mod docker;
 pub(crate) mod image;
@@ -55,8 +56,14 @@ pub(crate) trait Backend {
     /// The files of `host` and what is installed there.
     fn layout(&self, host: Host) -> Layout;
 
-    /// Runs `sh -c script` on `host` with `args` as `$1`.. and waits for it.
-    fn run(&self, host: Host, script: &str, args: &[&str], stdin: &[u8]) -> Result<Output>;
+    /// A command that runs `sh -c script` on `host` with `args` as `$1`.. and hands input and output on. With
+    /// `terminal` it may take the caller's terminal; without, Ctrl-C there does not reach it.
+    fn command(&self, host: Host, script: &str, args: &[&str], terminal: bool) -> Command;
+
+    /// Runs that command with `stdin` as its input and waits for it.
+    fn run(&self, host: Host, script: &str, args: &[&str], stdin: &[u8]) -> Result<Output> {
+        rpc::output(&mut self.command(host, script, args, false), stdin)
+    }
 
     /// The host as a whole: stopped at once and started again, without its daemons.
     fn reboot(&self, host: Host) -> Result<()>;

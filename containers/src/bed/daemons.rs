@@ -134,6 +134,14 @@ impl Bed {
         ))
     }
 
+    /// Every process of the master, as it is.
+    ///
+    /// # Errors
+    /// The master's host cannot be asked.
+    pub fn all_master_processes(&self) -> Result<Vec<Process>> {
+        self.processes(Daemon::Master)
+    }
+
     /// Signals processes of the master; pids that are not its own are left alone. Returns who was signalled.
     ///
     /// # Errors

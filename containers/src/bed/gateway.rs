@@ -1,6 +1,6 @@
 //! The gateway of a bed: its daemon and its command line.
 
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Bed;
 use crate::backend::{Daemon, Host};
-use crate::rpc::Signal;
+use crate::rpc::{self, Signal};
 
 /// What `gw ... --json` answered.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,11 +27,7 @@ impl Bed {
     /// # Errors
     /// It could not be started. How it ended is in the output.
     pub fn gw(&self, args: &[&str]) -> Result<Output> {
-        let layout = self.layout(Host::Master);
-        let config = layout.gw_toml();
-        let head = [layout.gw.as_str(), config.as_str()];
-        let script = r#"gw=$1 config=$2; shift 2; exec "$gw" --config "$config" "$@""#;
-        self.exec(Host::Master, script, &[&head, args].concat())
+        rpc::output(&mut self.gw_command(args), b"")
     }
 
     /// Runs `gw ... --json` and reads the one object that it prints.
@@ -39,8 +35,34 @@ impl Bed {
     /// # Errors
     /// It could not be started.
     pub fn gw_json(&self, args: &[&str]) -> Result<Answer> {
-        let output = self.gw(&[args, &["--json"]].concat())?;
-        Ok(Answer::read(&output))
+        Ok(Answer::read(&self.gw(&[args, &["--json"]].concat())?))
+    }
+
+    /// Like [`Bed::gw_json`]; each line of standard error goes to `line` as soon as it is there.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub fn gw_follow(&self, args: &[&str], line: impl FnMut(&str)) -> Result<Answer> {
+        let mut command = self.gw_command(&[args, &["--json"]].concat());
+        Ok(Answer::read(&rpc::follow(&mut command, line)?))
+    }
+
+    fn gw_command(&self, args: &[&str]) -> Command {
+        let layout = self.layout(Host::Master);
+        let config = layout.gw_toml();
+        let head = [layout.gw.as_str(), config.as_str()];
+        let script = r#"gw=$1 config=$2; shift 2; exec "$gw" --config "$config" "$@""#;
+        self.backend
+            .command(Host::Master, script, &[&head, args].concat(), false)
+    }
+
+    /// Whether the gateway's socket answers `GET /v1/health` with 200.
+    ///
+    /// # Errors
+    /// The host cannot be asked.
+    pub fn gateway_answers(&self) -> Result<bool> {
+        let request = json!({"path": self.layout(Host::Master).gw_socket()});
+        Ok(self.call::<u32>(Host::Master, "health", request)? == 200)
     }
 
     /// Starts the gateway and waits until its socket answers.
@@ -49,13 +71,46 @@ impl Bed {
     /// It has not after 30 s.
     pub fn gateway_start(&self) -> Result<()> {
         self.spawn(Daemon::Gateway)?;
-        let request = json!({"path": self.layout(Host::Master).gw_socket()});
+        let patience = Duration::from_secs(30);
         self.wait(
             "the gateway does not answer",
-            Duration::from_secs(30),
+            patience,
             Daemon::Gateway,
-            || Ok(self.call::<u32>(Host::Master, "health", request.clone())? == 200),
+            || self.gateway_answers(),
         )
+    }
+
+    /// An interactive shell on the master's host in which `gw` and `salt` find their configuration. Returns
+    /// whether it ended with 0.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub fn shell(&self) -> Result<bool> {
+        let layout = self.layout(Host::Master);
+        // the two need to be told where their configuration is, unless it is where it always is
+        let script = r#"
+            mkdir -p "$1" && PATH="$1:$4:$PATH" && export PATH
+            printf '#!/bin/sh\nexec "%s" --config "%s" "$@"\n' "$2" "$3" >"$1/gw"
+            printf '#!/bin/sh\nexec "%s/salt" -c "%s" "$@"\n' "$4" "$5" >"$1/salt"
+            chmod 700 "$1/gw" "$1/salt"
+            exec "${SHELL:-/bin/bash}""#;
+        let (bin, gw_toml, config) = (
+            layout.at("var/lib/bed/bin"),
+            layout.gw_toml(),
+            layout.salt_config(),
+        );
+        let args = [
+            bin.as_str(),
+            &layout.gw,
+            &gw_toml,
+            &layout.salt_bin,
+            &config,
+        ];
+        let status = self
+            .backend
+            .command(Host::Master, script, &args, true)
+            .status();
+        Ok(status.context("cannot start a shell")?.success())
     }
 
     /// SIGTERM, then patience.

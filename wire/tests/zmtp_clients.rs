@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use gw_wire::zmtp::dealer::{ExchangeError, exchange};
+use gw_wire::zmtp::dealer::{ExchangeError, ExchangeFault, exchange};
 use gw_wire::zmtp::req::{RequestError, RequestFault, request};
 use gw_wire::zmtp::router::{Limits, Server};
 use tokio::net::TcpListener;
@@ -34,24 +34,30 @@ async fn an_exchange_with_nobody_fails_at_once() {
 }
 
 #[tokio::test]
-async fn an_exchange_with_a_mute_server_ends_at_the_deadline() {
+async fn an_exchange_with_a_server_that_does_not_accept_ends_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let error = exchange(addr, vec![Bytes::from_static(b"x")], IMPATIENCE)
         .await
         .unwrap_err();
     assert!(matches!(error, ExchangeError::Timeout { .. }), "{error:?}");
+}
 
+#[tokio::test]
+async fn an_exchange_that_the_server_declines_to_answer_fails_at_once() {
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
     let addr = server.local_addr().unwrap();
     tokio::spawn(server.serve(async |_, _| None, std::future::pending()));
-    let error = exchange(addr, vec![Bytes::from_static(b"x")], IMPATIENCE)
+    let error = exchange(addr, vec![Bytes::from_static(b"x")], PATIENCE)
         .await
         .unwrap_err();
     assert!(
         matches!(
             error,
-            ExchangeError::Timeout { .. } | ExchangeError::Failed { .. }
+            ExchangeError::Failed {
+                source: ExchangeFault::Closed,
+                ..
+            }
         ),
         "{error:?}"
     );

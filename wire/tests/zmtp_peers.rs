@@ -1,4 +1,4 @@
-//! PUSH and the ROUTER server against real peers: the `zeromq` crate and libzmq (through pyzmq).
+//! PUSH, DEALER and the ROUTER server against real peers: the `zeromq` crate and libzmq (through pyzmq).
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::net::SocketAddr;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gw_wire::zmtp::Endpoint;
-use gw_wire::zmtp::dealer::exchange;
+use gw_wire::zmtp::dealer::{ExchangeError, ExchangeFault, exchange};
 use gw_wire::zmtp::push::{NotSent, PushEnd, push};
 use gw_wire::zmtp::router::{Limits, Server};
 use tokio::time::timeout;
-use zeromq::{PullSocket, Socket, SocketRecv};
+use zeromq::{DealerSocket, PullSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 use zmtp_python::{Script, python};
 
 mod zmtp_python;
@@ -156,6 +156,109 @@ async fn the_crates_pull_gets_every_message_once() {
     assert!(timeout(IMPATIENCE, pull.recv()).await.is_err());
 }
 
+// ---- DEALER ----
+
+/// Every exchange of many at once gets what the ROUTER at `addr` made of its own message: the same
+/// frames and one more, `ack`.
+async fn get_their_own_answers(addr: SocketAddr) {
+    let exchanges = (0..20).map(|number| {
+        tokio::spawn(async move {
+            let long = Bytes::from(vec![b'x'; 300 * number]);
+            let frames = vec![format!("from {number}").into(), Bytes::new(), long];
+            let answer = exchange(addr, frames.clone(), PATIENCE).await.unwrap();
+            let ack = Bytes::from_static(b"ack");
+            assert_eq!(answer, [&frames[..], &[ack]].concat());
+        })
+    });
+    for exchange in exchanges.collect::<Vec<_>>() {
+        exchange.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn exchanges_with_our_router_get_their_own_answers() {
+    get_their_own_answers(serve()).await;
+}
+
+#[tokio::test]
+async fn exchanges_with_the_crates_router_get_their_own_answers() {
+    let mut router = RouterSocket::new();
+    let bound = router.bind("tcp://127.0.0.1:0").await.unwrap();
+    let addr = bound
+        .to_string()
+        .trim_start_matches("tcp://")
+        .parse()
+        .unwrap();
+    tokio::spawn(async move {
+        loop {
+            let mut message = router.recv().await.unwrap();
+            message.push_back(Bytes::from_static(b"ack"));
+            router.send(message).await.unwrap();
+        }
+    });
+    get_their_own_answers(addr).await;
+}
+
+/// Answers for ever, each message `sys.argv[1]` seconds later; drops peers that do not answer a heartbeat.
+const ROUTER: &str = r#"
+s = ctx.socket(zmq.ROUTER)
+s.heartbeat_ivl, s.heartbeat_timeout = 50, 200
+s.router_mandatory = 1
+print(s.bind_to_random_port("tcp://127.0.0.1"))
+while True:
+    frames = s.recv_multipart()
+    time.sleep(float(sys.argv[1]))
+    s.send_multipart(frames + [b"ack"])
+"#;
+
+#[tokio::test]
+async fn exchanges_with_libzmqs_router_get_their_own_answers() {
+    let Some(python) = python() else { return };
+    let mut router = Script::start(python, ROUTER, &["0"]);
+    let addr = format!("127.0.0.1:{}", router.line()).parse().unwrap();
+    get_their_own_answers(addr).await;
+}
+
+#[tokio::test]
+async fn heartbeats_of_libzmqs_router_are_answered_while_an_exchange_waits() {
+    let Some(python) = python() else { return };
+    let mut router = Script::start(python, ROUTER, &["1"]);
+    let addr = format!("127.0.0.1:{}", router.line()).parse().unwrap();
+    let answer = exchange(addr, vec![Bytes::from_static(b"x")], PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(answer, [&b"x"[..], b"ack"]);
+}
+
+#[tokio::test]
+async fn an_exchange_with_a_curve_router_of_libzmq_fails_in_the_handshake() {
+    let Some(python) = python() else { return };
+    let curve = r#"
+s = ctx.socket(zmq.ROUTER)
+if zmq.has("curve"):
+    s.curve_server = True
+    s.curve_publickey, s.curve_secretkey = zmq.curve_keypair()
+    print(s.bind_to_random_port("tcp://127.0.0.1"))
+else:
+    print("none")
+time.sleep(60)
+"#;
+    let mut router = Script::start(python, curve, &[]);
+    let port = router.line();
+    if port == "none" {
+        return;
+    }
+    let addr = format!("127.0.0.1:{port}").parse().unwrap();
+    // It reads our mechanism before it has sent its own, so either end may be the first to hang up.
+    match exchange(addr, vec![Bytes::from_static(b"x")], PATIENCE).await {
+        Err(ExchangeError::Failed {
+            source: ExchangeFault::Handshake(_),
+            ..
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
 // ---- ROUTER ----
 
 /// Answers with the frames that came and one more, `ack`.
@@ -187,10 +290,15 @@ async fn dealers_of_the_crate_get_their_own_answers() {
     let exchanges = (0..50).map(|number| {
         tokio::spawn(async move {
             let body = Bytes::from(format!("from {number}"));
-            let answer = exchange(addr, vec![body.clone(), Bytes::new()], PATIENCE)
-                .await
-                .unwrap();
-            assert_eq!(answer, [body, Bytes::new(), Bytes::from_static(b"ack")]);
+            let mut dealer = DealerSocket::new();
+            dealer.connect(&format!("tcp://{addr}")).await.unwrap();
+            let message = ZmqMessage::try_from(vec![body.clone(), Bytes::new()]).unwrap();
+            dealer.send(message).await.unwrap();
+            let answer = timeout(PATIENCE, dealer.recv()).await.unwrap().unwrap();
+            assert_eq!(
+                answer.into_vec(),
+                [body, Bytes::new(), Bytes::from_static(b"ack")]
+            );
         })
     });
     for exchange in exchanges.collect::<Vec<_>>() {
@@ -201,9 +309,12 @@ async fn dealers_of_the_crate_get_their_own_answers() {
 #[tokio::test]
 async fn a_message_of_64_kib_makes_the_exchange() {
     let addr = serve();
-    let body = Bytes::from(vec![b'x'; 64 * 1024]);
-    let answer = exchange(addr, vec![body.clone()], PATIENCE).await.unwrap();
-    assert_eq!(answer, [body, Bytes::from_static(b"ack")]);
+    let body = vec![b'x'; 64 * 1024];
+    let mut dealer = DealerSocket::new();
+    dealer.connect(&format!("tcp://{addr}")).await.unwrap();
+    dealer.send(body.clone().into()).await.unwrap();
+    let answer = timeout(PATIENCE, dealer.recv()).await.unwrap().unwrap();
+    assert_eq!(answer.into_vec(), [&body[..], b"ack"]);
 }
 
 #[tokio::test]

@@ -250,6 +250,26 @@ async fn heartbeats_are_answered_between_and_within_messages() {
 }
 
 #[tokio::test]
+async fn a_command_does_not_start_the_message_deadline() {
+    let limits = Limits {
+        idle_deadline: PATIENCE,
+        ..quick()
+    };
+    let serving = echo(limits);
+    for command in [&b"\x04\x06\x05OTHER"[..], b"\x04\x07\x04PING\0\x10"] {
+        let mut stream = dealer(serving.addr).await;
+        stream.write_all(command).await.unwrap();
+        sleep(2 * limits.message_deadline).await;
+        if command.ends_with(b"\x10") {
+            expect(&mut stream, &frame::pong(b"")).await;
+        }
+        let late = message(&[b"late"]);
+        stream.write_all(&late).await.unwrap();
+        expect(&mut stream, &late).await;
+    }
+}
+
+#[tokio::test]
 async fn a_declared_tebibyte_is_cut_without_allocating_it() {
     let before = peak_memory_kib();
     is_cut(patient(), &long_header(0, 1 << 40)).await;

@@ -154,6 +154,16 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// A whole message: its frames one behind the other; no bytes for no frames.
+pub fn encode_message(frames: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let len: usize = frames.iter().map(|body| body.as_ref().len() + 9).sum();
+    let mut out = Vec::with_capacity(len);
+    for (at, body) in frames.iter().enumerate() {
+        encode_message_frame(&mut out, at + 1 < frames.len(), body.as_ref());
+    }
+    out
+}
+
 /// Appends one frame of a message to `out`.
 pub fn encode_message_frame(out: &mut Vec<u8>, more: bool, body: &[u8]) {
     encode_frame(out, if more { FLAG_MORE } else { 0 }, body);

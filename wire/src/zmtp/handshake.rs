@@ -3,9 +3,10 @@
 use std::io;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::frame::{self, Command, DecodeError, Frame, FrameLimits, GREETING_LEN, Malformed};
+use super::incoming::read_some;
 
 /// Why a connection never became a ZMTP connection.
 #[derive(Debug, thiserror::Error)]
@@ -101,8 +102,7 @@ async fn read_more<S>(stream: &mut S, buf: &mut BytesMut) -> Result<(), Handshak
 where
     S: AsyncRead + Unpin,
 {
-    buf.reserve(256);
-    match stream.read_buf(buf).await? {
+    match read_some(stream, buf).await? {
         0 => Err(HandshakeError::Closed),
         _ => Ok(()),
     }

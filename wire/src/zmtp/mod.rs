@@ -5,12 +5,13 @@
 //! | [`frame`] | greeting, frames, commands as bytes; no I/O | ours |
 //! | [`push`] | one publication into the master's `publish_pull` socket, three honest ends | ours |
 //! | [`router`] | the reply port: a ROUTER server for untrusted peers, with limits | ours |
-//! | [`dealer`] | the minion's side of the reply port | the `zeromq` crate |
+//! | [`dealer`] | the minion's side of the reply port, one exchange with an untrusted server | ours |
 //! | [`req`] | one exchange with the master's request port | the `zeromq` crate |
 //!
-//! PUSH and ROUTER are written by hand, because a socket library answers "queued" where a publication
-//! needs "how many bytes left this process", and trusts its peers where the reply port may not. The
-//! crate and libzmq are their test peers (`tests/zmtp_peers.rs`).
+//! PUSH is written by hand because a socket library answers "queued" where a publication needs "how many
+//! bytes left this process"; ROUTER and DEALER because it trusts its peers where neither end of the reply
+//! port may: a declared length can make the crate abort the process. [`req`] talks to the master, which
+//! is trusted. The crate and libzmq are the test peers (`tests/zmtp_peers.rs`).
 //!
 //! **Invariant: length-before-allocation.** A length that a peer declares is compared with a limit
 //! before any memory is reserved for it, and buffers grow only as bytes arrive. Home: [`frame`].
@@ -28,12 +29,13 @@ use tokio::time::Instant;
 pub mod dealer;
 pub mod frame;
 mod handshake;
+mod incoming;
 pub mod push;
-mod reach;
 pub mod req;
 pub mod router;
 
 pub use handshake::HandshakeError;
+pub use incoming::MessageError;
 
 /// Where a ZMTP peer listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -134,8 +134,7 @@ where
         Err(_) => return PushEnd::NotSent(NotSent::Timeout),
     }
 
-    let mut bytes = Vec::with_capacity(message.len() + 9);
-    frame::encode_message_frame(&mut bytes, false, message);
+    let bytes = frame::encode_message(&[message]);
     if let Err(error) = check_silent(stream, &buf) {
         return PushEnd::NotSent(NotSent::PeerGone(error));
     }

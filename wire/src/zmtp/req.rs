@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use zeromq::{ReqSocket, Socket, SocketOptions, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
 use super::instant_after;
-use super::reach::reach;
 
 /// How an exchange failed: the difference decides whether a publication may have happened.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,14 @@ async fn connect(addr: SocketAddr, until: Instant) -> Result<ReqSocket, RequestF
         Ok(Err(error)) => Err(RequestFault::Socket(error)),
         Err(_) => Err(RequestFault::Timeout),
     }
+}
+
+/// Is anybody listening? Asked before the crate is, whose `connect` keeps trying a refused address until
+/// its time is up and then hides the cause. The server sees an empty connection. An error of kind
+/// `TimedOut` may be the deadline's.
+async fn reach(addr: SocketAddr, until: Instant) -> io::Result<()> {
+    timeout_at(until, TcpStream::connect(addr)).await??;
+    Ok(())
 }
 
 async fn exchange(

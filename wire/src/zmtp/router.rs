@@ -15,26 +15,23 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use rustix::net::sockopt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::frame::{self, Command, DecodeError, Frame, FrameLimits};
 use super::handshake::handshake;
-use super::instant_after;
+use super::incoming::{Incoming, MessageLimits, Step, read_some};
+use super::{frame, instant_after};
 
 /// Connections that the kernel holds for us until we accept them.
 const BACKLOG: u32 = 4096;
 
 /// Wait after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Room made in a connection's buffer before each read, in bytes.
-const READ_CHUNK: usize = 4096;
 
 /// What one peer, and all peers together, may use.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +75,17 @@ impl Default for Limits {
             message_deadline: Duration::from_secs(10),
             idle_deadline: Duration::from_secs(60),
             write_deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Limits {
+    fn of_message(&self) -> MessageLimits {
+        MessageLimits {
+            frame_bytes: self.max_frame_bytes,
+            frames: self.max_frames,
+            message_bytes: self.max_message_bytes,
+            command_bytes: self.max_command_bytes,
         }
     }
 }
@@ -262,13 +270,10 @@ impl Connection {
                 message = self.read_message() => message?,
             };
             let answer = handler(peer, message).await?;
-            let (last, front) = answer.split_last()?;
-            let mut bytes = Vec::new();
-            for body in front {
-                frame::encode_message_frame(&mut bytes, true, body);
+            if answer.is_empty() {
+                return None;
             }
-            frame::encode_message_frame(&mut bytes, false, last);
-            self.write(&bytes).await?;
+            self.write(&frame::encode_message(&answer)).await?;
         }
     }
 
@@ -290,17 +295,17 @@ impl Connection {
 
     /// The frames of the next message; answers heartbeats meanwhile.
     async fn read_message(&mut self) -> Option<Vec<Bytes>> {
-        let limits = self.limits;
-        let idle_until = instant_after(limits.idle_deadline);
+        let idle_until = instant_after(self.limits.idle_deadline);
         let mut message_until = None;
-        let mut frames: Vec<Bytes> = Vec::new();
-        let mut room = limits.max_message_bytes;
+        let mut message = Incoming::new(self.limits.of_message());
         if self.buf.is_empty() {
             self.buf = BytesMut::new(); // gives back what a long message needed
         }
         loop {
-            if message_until.is_none() && !(self.buf.is_empty() && frames.is_empty()) {
-                message_until = Some(instant_after(limits.message_deadline));
+            if self.buf.is_empty() && !message.has_begun() {
+                message_until = None; // nothing yet, or nothing but commands
+            } else if message_until.is_none() {
+                message_until = Some(instant_after(self.limits.message_deadline));
             }
             let until = message_until.unwrap_or(idle_until);
             // Looked at by ourselves as well: a read that is always ready would never time out.
@@ -308,41 +313,12 @@ impl Connection {
                 return None;
             }
 
-            let frame_limits = FrameLimits {
-                message: room.min(limits.max_frame_bytes),
-                command: limits.max_command_bytes,
-            };
-            match Frame::decode(&self.buf, frame_limits) {
-                Ok((Frame::Message { more, body }, taken)) => {
-                    if frames.len() == limits.max_frames {
-                        return None;
-                    }
-                    room -= body.len();
-                    // A copy, so that a frame keeps no more memory alive than its own length.
-                    frames.push(Bytes::copy_from_slice(body));
-                    self.buf.advance(taken);
-                    if !more {
-                        return Some(frames);
-                    }
-                }
-                Ok((Frame::Command(body), taken)) => {
-                    let pong = match Command::decode(body).ok()? {
-                        Command::Ping { context } => Some(frame::pong(context)),
-                        Command::Other => None,
-                        Command::Ready { .. } | Command::Error { .. } => return None,
-                    };
-                    self.buf.advance(taken);
-                    if let Some(pong) = pong {
-                        self.write(&pong).await?;
-                    }
-                    if self.buf.is_empty() && frames.is_empty() {
-                        message_until = None; // those bytes were no message
-                    }
-                }
-                Err(DecodeError::Malformed(_)) => return None,
-                Err(DecodeError::Incomplete) => {
-                    self.buf.reserve(READ_CHUNK);
-                    let read = self.stream.read_buf(&mut self.buf);
+            match message.step(&mut self.buf).ok()? {
+                Step::Done(frames) => return Some(frames),
+                Step::Pong(pong) => self.write(&pong).await?,
+                Step::Again => {}
+                Step::Read => {
+                    let read = read_some(&mut self.stream, &mut self.buf);
                     if timeout_at(until, read).await.ok()?.ok()? == 0 {
                         return None;
                     }

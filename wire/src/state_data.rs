@@ -231,6 +231,13 @@ mod tests {
         assert!(refused(&format!("{{{}}}", many.join(","))).contains("256"));
     }
 
+    #[test]
+    fn floats_keep_their_value_in_canonical_form() {
+        // serde_json rounds this one unless `float_roundtrip` is on.
+        let data = StateData::canonicalize(br#"{"a":{"k":90100.41102343426}}"#).expect("data");
+        assert_eq!(StateData::parse_canonical(data.as_str()).expect("canonical"), data);
+    }
+
     proptest! {
         #[test]
         fn canonical_form_is_a_fixed_point(text in "\\{\"[a-z]{1,3}\":\\{\"k\":(\\[[0-9]{1,3},\"[a-z]*\"\\]|[0-9]{1,5}\\.[0-9]{1,12}|null)\\}\\}") {

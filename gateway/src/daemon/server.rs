@@ -43,11 +43,11 @@ pub(super) fn bind(path: &FilePath) -> anyhow::Result<UnixListener> {
         .parent()
         .context("the socket's path has no directory")?;
     let failed = || format!("cannot make the socket {}", path.display());
-    match std::fs::DirBuilder::new().mode(0o755).create(directory) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error).with_context(failed),
-    }
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .with_context(failed)?;
     match std::fs::symlink_metadata(path) {
         Ok(meta) => {
             let ours = rustix::process::geteuid().as_raw();

@@ -298,11 +298,12 @@ fn prepare(directory: &Path) -> Result<std::fs::File, JournalError> {
         let path = path.to_owned();
         move |source| JournalError::Directory { path, source }
     };
-    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed(directory)(error)),
-    }
+    // With `recursive` a directory that is there already is no error.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(failed(directory))?;
     let meta = std::fs::symlink_metadata(directory).map_err(failed(directory))?;
     if !meta.is_dir()
         || meta.uid() != rustix::process::geteuid().as_raw()

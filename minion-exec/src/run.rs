@@ -215,12 +215,16 @@ fn commit(store: &Store, claim: &Claim, reduced: &Reduced) -> Option<Receipt> {
     let receipt = Receipt::new(binding, reduced.outcome, reduced.passed, reduced.total)
         .expect("a reduction's counts fit its outcome, and the request's digest its profile");
     let until = Instant::now() + COMMIT_PATIENCE;
+    let mut told = false;
     loop {
         match claim.commit(store, &receipt, reduced.reason) {
             Ok(receipt) => return Some(receipt),
-            Err(error) => Session::report(&error),
+            Err(error) if !told => Session::report(&error),
+            Err(_) => {}
         }
+        told = true;
         if Instant::now() >= until {
+            tell("the receipt could not be made durable in time; the claim stays without one");
             return None;
         }
         thread::sleep(COMMIT_PAUSE);

@@ -18,6 +18,10 @@ use crate::state_data::StateData;
 /// The largest `metadata.gw` that an executor reads, in bytes of JSON.
 pub const MAX_METADATA_BYTES: usize = 4096;
 
+/// The version of a request. A master answers "bad load" to one below `minimum_auth_version`, 3 by default
+/// (`salt/channel/server.py`, `handle_message`, 3006.27).
+const REQUEST_VERSION: u8 = 3;
+
 /// One publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
@@ -168,6 +172,7 @@ struct BareLoad<'a> {
 #[derive(Serialize)]
 struct ClearRequest<'a> {
     enc: &'static str,
+    version: u8,
     load: ClearLoad<'a>,
 }
 
@@ -233,6 +238,7 @@ impl Publication {
     pub fn to_clear_request(&self, user: &str, key: &str) -> Vec<u8> {
         msgpack(&ClearRequest {
             enc: "clear",
+            version: REQUEST_VERSION,
             load: ClearLoad {
                 cmd: "publish",
                 fun: self.call.fun(),
@@ -298,7 +304,10 @@ mod tests {
     fn the_clear_request_carries_metadata_where_salt_takes_it_from() {
         let request: serde_json::Value =
             rmp_serde::from_slice(&publication().to_clear_request("root", "k")).expect("msgpack");
-        assert_eq!(request["enc"], "clear");
+        assert_eq!(
+            (&request["enc"], &request["version"]),
+            (&"clear".into(), &3.into())
+        );
         assert_eq!(request["load"]["cmd"], "publish");
         assert_eq!(request["load"]["key"], "k");
         assert_eq!(

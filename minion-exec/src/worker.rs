@@ -177,9 +177,16 @@ impl Worker {
     pub fn wait_for_end(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while !self.ended && Instant::now() < deadline {
-            match self.next(Some(deadline)) {
-                Ok(Some(Event::Said(_))) => {}
-                Ok(Some(Event::Nonsense | Event::Died) | None) | Err(_) => return,
+            // What it may still say is of no interest any more.
+            self.buffer.clear();
+            let received = match self.wait(Some(deadline)) {
+                Ok((true, _)) => self.receive(RecvFlags::DONTWAIT),
+                Ok((false, true)) => return,
+                Ok((false, false)) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if received.is_err() {
+                return;
             }
         }
     }

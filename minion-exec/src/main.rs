@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use gw_exec::worker::WorkerError;
 use gw_exec::{Function, serve};
+use nix::sys::signal::{SigSet, Signal};
 
 /// Claims a job on this minion, has Salt run it at most once, keeps its receipt, and answers the gateway.
 ///
 /// Salt's execution module oduflow_job starts this program for every call and speaks with it over a socket
 /// on standard input; it is of no use by hand. It reads and writes only the receipt store that the minion's
 /// configuration names (oduflow_job: store, by default /var/lib/oduflow/job-receipts), and reads the
-/// minion's Salt key to sign its answers.
+/// minion's Salt key to sign its answers. It ends by itself, at the latest ten minutes after its job;
+/// SIGTERM, SIGINT and SIGHUP do not end it sooner.
 #[derive(Parser)]
 #[command(name = "gw-exec", version, about, long_about)]
 struct Command {
@@ -36,6 +38,13 @@ fn main() -> ExitCode {
         Call::Status => Function::Status,
         Call::Capability => Function::Capability,
     };
+    // Salt's worker, told to end, tells its children to end as well (`salt/utils/process.py`,
+    // `SignalHandlingProcess`, 3006.27): just when its job needs somebody to say that it was cut.
+    let mut polite = SigSet::empty();
+    polite.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+    if let Err(errno) = polite.thread_block() {
+        eprintln!("gw-exec: cannot block signals: {errno}");
+    }
     match serve(function) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ WorkerError::NotAWorker(_)) => {

@@ -27,9 +27,13 @@ import subprocess
 import threading
 import time
 
+import salt.crypt
 import salt.state
 import salt.utils.files
 import salt.version
+import zmq
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +115,8 @@ def _serve(function, args, kwargs):
             except (OSError, ValueError, TypeError) as exc:
                 log.error("oduflow_job: the executor could not be started: %s", type(exc).__name__)
                 return _without_executor(function, facts)
-        ours.sendall(json.dumps(facts, default=str, skipkeys=True).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            ours.sendall(json.dumps(facts, default=str, skipkeys=True).encode() + b"\n")
         buffer, locks = bytearray(), []
         try:
             order = _receive(ours, buffer, locks)
@@ -121,6 +126,8 @@ def _serve(function, args, kwargs):
         finally:
             for lock in locks:
                 os.close(lock)
+    if order is None and function == "capability":
+        return _without_executor(function, facts)
     if order is None:
         return {"error": "executor_died", "message": "gw-exec ended without an answer"}
     return order["value"]
@@ -129,7 +136,10 @@ def _serve(function, args, kwargs):
 def _receive(sock, buffer, locks):
     """The next line, and the descriptors that came with it; none of them survives an exec."""
     while b"\n" not in buffer:
-        data, ancillary, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, ancillary, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            return None
         for _, _, content in ancillary:
             locks.extend(array.array("i", content))
         buffer += data
@@ -143,9 +153,9 @@ def _receive(sock, buffer, locks):
 def _call(sock, order):
     """Call the one function, and report its result in classes."""
     counts = {"shape": "exception", "true": 0, "false": 0, "other": 0, "missing": 0}
-    channel = _Channel(sock)
+    progress = _Progress(sock)
     try:
-        with _shims(channel) as tags:
+        with _shims(progress):
             result = __salt__[order["fun"]](*order["arg"], **order["kwarg"])
         if isinstance(result, dict):
             results = [v.get("result") if isinstance(v, dict) else None for v in result.values()]
@@ -153,41 +163,39 @@ def _call(sock, order):
             counts["true"] = sum(r is True for r in results)
             counts["false"] = sum(r is False for r in results)
             counts["other"] = len(results) - counts["true"] - counts["false"]
-            counts["missing"] = len(tags.difference(result))
+            counts["missing"] = len(progress.tags.difference(result))
         else:
             counts["shape"] = "list" if isinstance(result, list) else "other"
     except BaseException as exc:  # pylint: disable=broad-except
         log.error("oduflow_job: %s raised %s", order["fun"], type(exc).__name__)
-    channel.send({"result": counts}, last=True)
+    with contextlib.suppress(OSError):
+        sock.sendall(progress.unsent + json.dumps({"result": counts}).encode() + b"\n")
 
 
-class _Channel:
-    """Lines to the executor. Progress never waits; a line that was cut is finished before the next."""
+class _Progress:
+    """Counts of this run, told to the executor without ever waiting for it."""
 
     def __init__(self, sock):
-        self.sock, self.rest, self.depth, self.done, self.total = sock, b"", 0, 0, 0
+        self.sock, self.unsent, self.depth, self.done, self.tags = sock, b"", 0, 0, set()
 
-    def send(self, message, last=False):
+    def state_ended(self):
+        self.done += 1
+        line = self.unsent or b'{"progress": [%d, %d]}\n' % (self.done, len(self.tags))
         with contextlib.suppress(OSError):
-            if last:
-                self.sock.sendall(self.rest + json.dumps(message).encode() + b"\n")
-                return
-            line = self.rest or json.dumps(message).encode() + b"\n"
-            self.rest = line
-            self.rest = line[self.sock.send(line, socket.MSG_DONTWAIT) :]
+            # A line that was cut is finished before the next one.
+            self.unsent = line[self.sock.send(line, socket.MSG_DONTWAIT) :]
 
 
 @contextlib.contextmanager
-def _shims(channel):
+def _shims(progress):
     """
-    Keep raw results inside this process for the length of one call. Yields the tags of the low chunks.
+    Keep raw results inside this process for the length of one call, and count.
 
     Nothing here is patched where a module refresh would undo it: ``salt.state`` and ``salt.utils.files`` are
     no loader modules. (``salt/modules/state.py`` ``sls``, ``salt/state.py`` ``State``, 3006.27.)
     """
-    state, tags = salt.state.State, set()
-    fopen, call_chunks = salt.utils.files.fopen, state.call_chunks
-    saved = (state.event, state.call_parallel)
+    state, fopen = salt.state.State, salt.utils.files.fopen
+    saved = call_chunks, _, _ = state.call_chunks, state.event, state.call_parallel
     cachedir = os.path.realpath(__opts__["cachedir"])
 
     def no_cache_fopen(path, mode="r", *args, **kwargs):
@@ -201,61 +209,52 @@ def _shims(channel):
 
     def counting_call_chunks(self, chunks):
         # A state may itself run states; theirs are not this run's.
-        if channel.depth == 0:
-            tags.update(salt.state._gen_tag(chunk) for chunk in chunks)
-            channel.total = len(tags)
-        channel.depth += 1
+        if progress.depth == 0:
+            progress.tags.update(salt.state._gen_tag(chunk) for chunk in chunks)
+        progress.depth += 1
         try:
             return call_chunks(self, chunks)
         finally:
-            channel.depth -= 1
+            progress.depth -= 1
 
     def silent_event(self, chunk_ret, length, fire_event=False):
-        if channel.depth == 1:
-            channel.done += 1
-            channel.send({"progress": [channel.done, channel.total]})
+        if progress.depth == 1:
+            progress.state_ended()
 
     def no_call_parallel(self, cdata, low, inject_globals):
         raise RuntimeError("parallel states are refused")
 
     salt.utils.files.fopen = no_cache_fopen
-    state.event, state.call_chunks = silent_event, counting_call_chunks
-    state.call_parallel = no_call_parallel
+    state.call_chunks, state.event, state.call_parallel = counting_call_chunks, silent_event, no_call_parallel
     try:
-        yield tags
+        yield
     finally:
-        salt.utils.files.fopen, state.call_chunks = fopen, call_chunks
-        state.event, state.call_parallel = saved
+        salt.utils.files.fopen = fopen
+        state.call_chunks, state.event, state.call_parallel = saved
 
 
 def _without_executor(function, facts):
     """Say with our own signature that there is no executor: the only answer that is made here."""
-    problem = {"error": "executor_missing", "message": "gw-exec could not be started"}
-    gw = (facts["metadata"] or {}).get("gw")
+    gw, args = (facts["metadata"] or {}).get("gw"), facts["args"]
     if not isinstance(gw, dict) or function == "status":
-        return problem
-    answer = {"capability": {"salt_version": facts["salt_version"], "module_sha256": facts["module_sha256"],
-                             "executor_sha256": None, "euid": os.geteuid(), "profiles": [],
-                             "problems": ["executor_missing"]}}
+        return {"error": "executor_missing", "message": "gw-exec could not be started"}
     if function == "run":
-        args = facts["args"]
         custom = args["profile"] == "custom"
         digest = hashlib.sha256(args["state_data_json"].encode()).hexdigest() if custom else ""
-        answer = {"not_claimed": {"reason": "executor_missing", "binding": {
-            "minion_id": facts["minion_id"], "request_id": args["request_id"], "jid": facts["jid"],
-            "profile": args["profile"], "state_digest": digest}}}
-    reply = json.dumps({"protocol": 1, "minion_id": facts["minion_id"], "nonce": gw.get("nonce"),
-                        "signed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                        "store": None, "answer": answer}).encode()
-    import salt.crypt
-    import zmq
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import padding
-
+        binding = {"minion_id": facts["minion_id"], "request_id": args["request_id"], "jid": facts["jid"],
+                   "profile": args["profile"], "state_digest": digest}
+        answer = {"not_claimed": {"binding": binding, "reason": "executor_missing"}}
+    else:
+        answer = {"capability": {
+            "salt_version": facts["salt_version"], "module_sha256": facts["module_sha256"], "executor_sha256": None,
+            "euid": os.geteuid(), "profiles": [], "problems": ["executor_missing"]}}
+    reply = json.dumps({
+        "protocol": 1, "minion_id": facts["minion_id"], "nonce": gw.get("nonce"), "store": None, "answer": answer,
+        "signed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}).encode()
     key = salt.crypt.get_rsa_key(os.path.join(facts["pki_dir"], "minion.pem"), None)
     signature = key.sign(b"oduflow-job-reply-1\0" + reply, padding.PKCS1v15(), hashes.SHA256())
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 5000
+        dealer.linger = 5000  # milliseconds; leaving the block waits as long for the message to go
         dealer.connect("tcp://{}:{}".format(facts["master_ip"], int(gw["reply_port"])))
         dealer.send_multipart([reply, signature])
     return {"__no_return__": True}

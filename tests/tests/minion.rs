@@ -1,0 +1,187 @@
+//! The executor on a real minion: what is delivered twice, late, or beside another, does not run.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bed::{Bed, Host};
+use gw_tests::{bed, field, publish};
+use gw_wire::id::{Jid, MinionId, Profile, RequestId, now};
+use gw_wire::publication::{Call, Metadata, Publication};
+use gw_wire::zmtp::Endpoint;
+use gw_wire::zmtp::push::{PushEnd, push};
+
+/// Publishes around the gateway, as a replaying or hostile publisher would: any request under any jid.
+fn push_run(bed: &Bed, request_id: RequestId, jid: Jid, not_after_s: i64) -> Result<()> {
+    let publication = Publication {
+        jid,
+        minion_id: MinionId::parse(&bed::minion_id(0))?,
+        call: Call::Run {
+            request_id,
+            profile: Profile::Configure,
+            state_data: None,
+        },
+        // Nobody listens on this port: the executor's answers are not part of these tests.
+        metadata: Metadata::run(9, 1, now().as_second() + not_after_s),
+    };
+    let endpoint = Endpoint::Unix(bed.publish_pull_path());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let end = runtime.block_on(push(
+        &endpoint,
+        &publication.to_bare_load("root"),
+        Duration::from_secs(5),
+    ));
+    assert!(matches!(end, PushEnd::Sent { .. }), "{end:?}");
+    Ok(())
+}
+
+/// The claim or tombstone that the store has for a jid, once there is one.
+fn jid_file(bed: &Bed, jid: Jid) -> Result<String> {
+    let path = bed.minion_store(0).join("jids").join(format!("{jid}.json"));
+    for _ in 0..100 {
+        let output = bed.exec(Host::Minion(0), r#"cat "$1""#, &[&path.to_string_lossy()])?;
+        if output.status.success() {
+            return Ok(String::from_utf8(output.stdout)?);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    anyhow::bail!("no file for jid {jid} after 20 s")
+}
+
+/// Waits until the minion has no job left.
+fn quiet(bed: &Bed) -> Result<()> {
+    let directory = bed.minion_root(0).join("var/cache/salt/minion/proc");
+    for _ in 0..200 {
+        if bed
+            .sh(
+                Host::Minion(0),
+                r#"ls "$1""#,
+                &[&directory.to_string_lossy()],
+            )?
+            .trim()
+            .is_empty()
+        {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    anyhow::bail!("the minion is still busy after 40 s")
+}
+
+#[test]
+fn one_claim_a_request_does_not_run_again_under_the_same_or_another_jid() -> Result<()> {
+    let bed = bed().minions(1).up()?;
+    let first = publish(&bed, 0, "configure", &[])?;
+    assert_eq!(first.code, 0, "{first:?}");
+    let request_id = RequestId::parse(field(&first, "request_id"))?;
+    let jid = Jid::parse(field(&first, "jid"))?;
+    for again in [jid, Jid::at(now())] {
+        // A restart empties Salt's own memory of jids.
+        bed.minion_restart(0)?;
+        push_run(&bed, request_id, again, 300)?;
+        for _ in 0..100 {
+            if bed
+                .deliveries(0, "oduflow_job.run")?
+                .last()
+                .map(String::as_str)
+                == Some(again.as_str())
+                && bed.deliveries(0, "oduflow_job.run")?.len() > 1
+            {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        quiet(&bed)?;
+    }
+    assert_eq!(bed.deliveries(0, "oduflow_job.run")?.len(), 3);
+    assert_eq!(bed.executions(0)?, 1);
+    Ok(())
+}
+
+#[test]
+fn one_run_a_second_job_beside_a_running_one_is_refused_for_ever() -> Result<()> {
+    let bed = bed().minions(1).up()?;
+    bed.set_pillar(0, &[("pause_s", 10.into())])?;
+    let running = bed.gw_json(&["publish", &bed::minion_id(0), "--profile", "configure"])?;
+    while bed.executions(0)? == 0 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let second = Jid::at(now());
+    push_run(&bed, RequestId::random(), second, 300)?;
+    let tombstone = jid_file(&bed, second)?;
+    assert!(tombstone.contains("busy"), "{tombstone}");
+    let id = field(&running, "request_id").to_owned();
+    assert_eq!(
+        publish(&bed, 0, "configure", &["--request-id", &id])?.code,
+        0
+    );
+    assert_eq!(bed.executions(0)?, 1);
+    Ok(())
+}
+
+#[test]
+fn a_job_delivered_after_its_not_after_time_is_refused_durably_and_frees_the_target() -> Result<()>
+{
+    let bed = bed().minions(1).gw("not_after_s", "5").up()?;
+    // A good capability is known; then the minion freezes, as a busy or suspended machine does.
+    assert_eq!(publish(&bed, 0, "volume_resize", &[])?.code, 0);
+    bed.minion_pause(0)?;
+    let sent = bed.gw_json(&["publish", &bed::minion_id(0), "--profile", "configure"])?;
+    assert_eq!(field(&sent, "state"), "sent", "{sent:?}");
+    std::thread::sleep(Duration::from_secs(7));
+    bed.minion_resume(0)?;
+    let id = field(&sent, "request_id").to_owned();
+    let refused = publish(&bed, 0, "configure", &["--request-id", &id])?;
+    assert_eq!(
+        (
+            refused.code,
+            field(&refused, "state"),
+            field(&refused, "reason")
+        ),
+        (5, "refused", "late")
+    );
+    let tombstone = jid_file(&bed, Jid::parse(field(&refused, "jid"))?)?;
+    assert!(tombstone.contains("late"), "{tombstone}");
+    assert_eq!(bed.executions(0)?, 1);
+    assert_eq!(publish(&bed, 0, "volume_resize", &[])?.code, 0);
+    Ok(())
+}
+
+#[test]
+fn a_status_call_answers_for_a_running_job_and_changes_nothing() -> Result<()> {
+    let bed = bed().minions(1).up()?;
+    bed.set_pillar(0, &[("pause_s", 8.into())])?;
+    let sent = bed.gw_json(&["publish", &bed::minion_id(0), "--profile", "configure"])?;
+    while bed.executions(0)? == 0 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let id = field(&sent, "request_id").to_owned();
+    let polled = bed.gw_json(&["poll", &id])?;
+    assert_eq!(
+        (polled.code, field(&polled, "state")),
+        (4, "sent"),
+        "{polled:?}"
+    );
+    let shown = bed.gw_json(&["show", &id])?;
+    let last = shown.body["history"]
+        .as_array()
+        .and_then(|rows| rows.last())
+        .context("a history")?;
+    assert_eq!(
+        (last["event"].as_str(), last["state"].as_str()),
+        (Some("observed"), Some("sent"))
+    );
+    assert!(
+        last["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.starts_with("running")),
+        "{last}"
+    );
+    assert_eq!(
+        publish(&bed, 0, "configure", &["--request-id", &id])?.code,
+        0
+    );
+    Ok(())
+}

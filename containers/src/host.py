@@ -150,15 +150,24 @@ def swallow_replies(listener, port):
         except OSError:
             pass
 
+    def forward_exactly(source, sink, count):
+        passed = b""
+        while len(passed) < count:  # at once, however little: each side waits for the other's first bytes
+            data = source.recv(count - len(passed))
+            if not data:
+                raise OSError("closed in the handshake")
+            sink.sendall(data)
+            passed += data
+        return passed
+
     def handshake_only(source, sink):
         try:
-            exact = source.makefile("rb")
-            sink.sendall(exact.read(64))  # greeting
-            head = exact.read(2)  # READY: a short command frame
-            sink.sendall(head + exact.read(head[1]))
-            while exact.read1(65536):
+            forward_exactly(source, sink, 64)  # greeting
+            head = forward_exactly(source, sink, 2)  # READY: a short command frame
+            forward_exactly(source, sink, head[1])
+            while source.recv(65536):
                 pass
-        except (OSError, IndexError):
+        except OSError:
             pass
 
     while True:
@@ -176,7 +185,8 @@ def ack_lost(config, target, fun, arg, timeout):
     options = salt.config.client_config(config)
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=swallow_replies, args=(listener, options["ret_port"]), daemon=True).start()
-    options["interface"], options["ret_port"] = "127.0.0.1", listener.getsockname()[1]
+    # client_config has made this of `interface` and `ret_port` (salt/config/__init__.py, 3006.27)
+    options["master_uri"] = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     client = salt.client.LocalClient(mopts=options)
     try:
         answer = client.run_job(target, fun, arg=arg, timeout=timeout, listen=False)

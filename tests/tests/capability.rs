@@ -83,7 +83,7 @@ fn an_executor_that_runs_as_another_user_than_the_gateway_expects_is_refused() -
 
 #[test]
 fn a_minion_that_is_down_is_silence_and_nothing_more() -> Result<()> {
-    let bed = bed().minions(1).gw("capability_timeout_s", "3").up()?;
+    let bed = bed().minions(1).up()?;
     bed.minion_stop(0)?;
     assert_eq!(refused(&bed, 0)?.0, "capability_unanswered");
     bed.minion_start(0)?;

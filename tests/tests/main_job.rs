@@ -64,7 +64,10 @@ fn a_job_over_ipc_leaves_nothing_on_the_master_and_one_receipt_in_the_journal() 
 
     // Exactly one execution, by what it did and by what the minion logged.
     assert_eq!(bed.executions(0)?, 1);
-    assert_eq!(bed.deliveries(0, "oduflow_job.run")?, std::slice::from_ref(&jid));
+    assert_eq!(
+        bed.deliveries(0, "oduflow_job.run")?,
+        std::slice::from_ref(&jid)
+    );
 
     // Stock Salt's own call is heard, so the listener hears; our job is not.
     bed.stock_salt(&[&bed::minion_id(0), "test.ping"])?;

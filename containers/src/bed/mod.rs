@@ -64,7 +64,6 @@ pub struct Bed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The hosts.
-    #[serde(flatten)]
     pub hosts: Handle,
     /// How many of them are minions.
     pub minions: usize,
@@ -118,7 +117,7 @@ impl Bed {
     fn start(&self, net: &Net) -> Result<()> {
         self.progress.say("starting salt-master");
         self.spawn(Daemon::Master)?;
-        self.wait_for_master(net.ret_port)?;
+        self.wait_for_master(net)?;
         self.progress
             .say(&format!("starting {} minions", self.minions));
         for n in 0..self.minions {
@@ -134,9 +133,9 @@ impl Bed {
         Ok(())
     }
 
-    fn wait_for_master(&self, ret_port: u16) -> Result<()> {
-        let sockets = [self.layout(Host::Master).publish_pull()];
-        let request = json!({"sockets": sockets, "ports": [ret_port]});
+    fn wait_for_master(&self, net: &Net) -> Result<()> {
+        // Ports, not sockets: with `ipc_mode: tcp` there are no sockets.
+        let request = json!({"ports": [net.publish_port, net.ret_port]});
         self.wait(
             "salt-master does not listen",
             Duration::from_secs(60),

@@ -207,7 +207,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
                 config.socket = socket;
             }
             let master = MasterConfig::load(&config.master_config).map_err(usage)?;
-            start_log();
+            start_log().map_err(usage)?;
             crate::daemon::serve(config, master)
                 .map_err(|error| Failure::Local(error, Exit::Error))?;
             Ok(Exit::Succeeded)
@@ -321,17 +321,22 @@ fn read_state_data(path: PathBuf) -> Result<String, Failure> {
 }
 
 /// JSON lines on standard error, one per event; `GW_LOG` sets the level.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GW_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("gw=info"));
+fn start_log() -> anyhow::Result<()> {
+    let level = match std::env::var("GW_LOG") {
+        Ok(level) => level.parse().map_err(|_| {
+            anyhow::anyhow!("GW_LOG must be error, warn, info or debug, got {level:?}")
+        })?,
+        Err(_) => tracing_subscriber::filter::LevelFilter::INFO,
+    };
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_current_span(false)
         .with_span_list(false)
         .with_writer(std::io::stderr)
-        .with_env_filter(filter)
+        .with_max_level(level)
         .init();
+    Ok(())
 }
 
 /// Prints a line on standard output; a reader that went away (`| head`) is no error.

@@ -162,8 +162,8 @@ impl From<HistoryRow> for HistoryView {
                 )
             }
             Event::Refusal { reason } => reason.as_str().to_owned(),
-            Event::Observed { kind, detail } if detail.is_empty() => kind.clone(),
-            Event::Observed { kind, detail } => format!("{kind} {detail}"),
+            Event::Observed { kind, detail } if detail.is_empty() => kind.as_str().to_owned(),
+            Event::Observed { kind, detail } => format!("{} {detail}", kind.as_str()),
         };
         HistoryView {
             seq: row.seq,
@@ -194,4 +194,7 @@ pub struct ErrorView {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The request to ask for, where it may have been recorded all the same. Set by `gw` itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
 }

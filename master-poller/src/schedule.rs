@@ -15,8 +15,18 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// How long to wait for the first call about a job that was claimed `age` ago. One that is overdue, as
+    /// all are after a restart, waits for its jitter alone.
+    pub fn until_first(&self, jid: Jid, age: Duration) -> Duration {
+        let pause = self.pause(jid, 0);
+        match pause.checked_sub(age) {
+            Some(left) => left,
+            None => self.first - pause,
+        }
+    }
+
     /// The pause before call number `attempt` (from 0) about `jid`: the nominal one less up to a quarter.
-    /// The same job and attempt always give the same pause, so a restart does not bunch the calls.
+    /// The same job and attempt always give the same pause.
     pub fn pause(&self, jid: Jid, attempt: u32) -> Duration {
         let nominal = self
             .first
@@ -39,6 +49,24 @@ fn fraction(jid: Jid, attempt: u32) -> f64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn overdue_jobs_do_not_all_ask_in_the_same_moment() {
+        let schedule = Schedule {
+            first: Duration::from_secs(30),
+            max: Duration::from_secs(300),
+        };
+        let waits: std::collections::BTreeSet<Duration> = (0..100)
+            .map(|n| Jid::parse(&format!("202611302209396{n:05}")).expect("a jid"))
+            .map(|jid| schedule.until_first(jid, Duration::from_secs(10_000)))
+            .collect();
+        assert!(
+            waits.len() > 90
+                && waits
+                    .iter()
+                    .all(|wait| *wait <= Duration::from_millis(7501))
+        );
+    }
 
     proptest! {
         #[test]

@@ -160,6 +160,16 @@ pub enum NotClaimedReason {
     ExecutorMissing,
 }
 
+impl NotClaimedReason {
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NotClaimedReason::Store => "store",
+            NotClaimedReason::ExecutorMissing => "executor_missing",
+        }
+    }
+}
+
 impl RefusalReason {
     /// The word in JSON.
     pub fn as_str(self) -> &'static str {

@@ -235,7 +235,10 @@ mod tests {
     fn floats_keep_their_value_in_canonical_form() {
         // serde_json rounds this one unless `float_roundtrip` is on.
         let data = StateData::canonicalize(br#"{"a":{"k":90100.41102343426}}"#).expect("data");
-        assert_eq!(StateData::parse_canonical(data.as_str()).expect("canonical"), data);
+        assert_eq!(
+            StateData::parse_canonical(data.as_str()).expect("canonical"),
+            data
+        );
     }
 
     proptest! {

@@ -40,7 +40,7 @@ pub enum ClientError {
     },
     /// It said no.
     #[error("{}", .0.message)]
-    Refused(ErrorView, StatusCode),
+    Refused(Box<ErrorView>, StatusCode),
     /// The connection broke, or the answer makes no sense. What was asked for may have been done.
     #[error("the daemon's answer was lost: {0}")]
     Lost(String),
@@ -72,9 +72,10 @@ impl ClientError {
             code: code.to_owned(),
             message: words(self),
             hint: hint.map(str::to_owned),
+            request_id: None,
         };
         match self {
-            ClientError::Refused(error, _) => error.clone(),
+            ClientError::Refused(error, _) => error.as_ref().clone(),
             ClientError::NoDaemon { .. } => local(
                 "daemon_not_running",
                 Some("start it with: gw serve (systemctl start gw)"),
@@ -176,7 +177,7 @@ impl Client {
             return serde_json::from_slice(&bytes).map_err(unreadable);
         }
         let body: ErrorBody = serde_json::from_slice(&bytes).map_err(unreadable)?;
-        Err(ClientError::Refused(body.error, status))
+        Err(ClientError::Refused(Box::new(body.error), status))
     }
 }
 

@@ -13,6 +13,9 @@ use crate::api::{Progress, RecordView};
 /// How long one call waits for news, in seconds; then it is asked again.
 const WAIT_S: u64 = 30;
 
+/// How long a daemon may be away while it is restarted.
+const RESTART_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Follows until the record has ended, or for `seconds` if that is not 0.
 pub async fn to_the_end(
     client: &Client,
@@ -41,10 +44,25 @@ pub async fn to_the_end(
         if let Some(progress) = record.progress {
             path.push_str(&format!("&done={}", progress.done));
         }
-        record = client.get(&path).await?;
+        record = get_patiently(client, &path).await?;
     }
     display.finish();
     Ok(record)
+}
+
+/// Asks again for a while when the daemon is away: a restart is no end of the job.
+async fn get_patiently(client: &Client, path: &str) -> Result<RecordView, ClientError> {
+    let deadline = Instant::now() + RESTART_PATIENCE;
+    loop {
+        match client.get(path).await {
+            Err(ClientError::NoDaemon { .. } | ClientError::Lost(_))
+                if Instant::now() < deadline =>
+            {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 enum Display {

@@ -158,6 +158,12 @@ enum Failure {
     Local(anyhow::Error, Exit),
     /// The daemon, or the way to it.
     Client(ClientError),
+    /// As before, about a request that may have been recorded, or is.
+    Request {
+        error: ClientError,
+        request_id: String,
+        exit: Exit,
+    },
 }
 
 impl From<ClientError> for Failure {
@@ -192,6 +198,15 @@ pub fn main() -> ExitCode {
             let (error, exit) = match failure {
                 Failure::Local(error, exit) => (render::local_error(&error, exit), exit),
                 Failure::Client(error) => (error.view(), error.exit()),
+                Failure::Request {
+                    error,
+                    request_id,
+                    exit,
+                } => {
+                    let mut view = error.view();
+                    view.request_id = Some(request_id);
+                    (view, exit)
+                }
             };
             render::error(&error, json);
             exit.into()
@@ -273,16 +288,27 @@ async fn publish(client: &Client, args: Publish) -> Result<Exit, Failure> {
         profile: args.profile,
         state_data: args.state_data.map(read_state_data).transpose()?,
     };
+    let failed = |exit: Option<Exit>| {
+        let request_id = request_id.clone();
+        move |error: ClientError| match exit.or_else(|| error.leaves_doubt().then(|| error.exit()))
+        {
+            Some(exit) => Failure::Request {
+                error,
+                request_id,
+                exit,
+            },
+            None => Failure::Client(error),
+        }
+    };
     let mut record: RecordView = client
         .post("/v1/requests", &body)
         .await
-        .inspect_err(|error| {
-            if error.leaves_doubt() {
-                eprintln!("gw: ask again with: gw show {request_id}");
-            }
-        })?;
+        .map_err(failed(None))?;
     if let Some(seconds) = args.wait {
-        record = follow::to_the_end(client, record, seconds).await?;
+        // Recorded and on its way, whatever becomes of the daemon now.
+        record = follow::to_the_end(client, record, seconds)
+            .await
+            .map_err(failed(Some(Exit::Unresolved)))?;
     }
     render::record(&record, args.json)?;
     Ok(Exit::of(&record))

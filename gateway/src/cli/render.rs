@@ -103,6 +103,9 @@ pub fn error(error: &ErrorView, json: bool) {
     if let Some(hint) = &error.hint {
         eprintln!("hint: {hint}");
     }
+    if let Some(id) = &error.request_id {
+        eprintln!("hint: gw show {id}");
+    }
 }
 
 /// An error that the daemon has no part in.
@@ -116,6 +119,7 @@ pub fn local_error(error: &anyhow::Error, exit: Exit) -> ErrorView {
         code: code.to_owned(),
         message: crate::words(error.as_ref()),
         hint: None,
+        request_id: None,
     }
 }
 

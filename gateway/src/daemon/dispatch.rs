@@ -15,6 +15,9 @@ use crate::master::{KeyFileError, Sending};
 use crate::record::{Claim, Event};
 use crate::words;
 
+/// How far the newest jid may be ahead of the clock. Executors refuse at 5 minutes.
+const CLOCK_SLACK: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+
 impl Gateway {
     /// Takes a request: the record that was there, or a new one that has been dispatched when this returns.
     ///
@@ -29,11 +32,20 @@ impl Gateway {
             return same(record, &request);
         }
         self.preconditions(&request).await?;
+        // Accepting and dispatching are one task: a caller that goes away in between must not leave an
+        // accepted record for a later restart to find and send.
+        let gateway = self.clone();
+        self.tasks
+            .spawn(async move { gateway.accept_and_dispatch(request).await })
+            .await
+            .map_err(|failed| ApiError::internal(words(&failed)))?
+    }
+
+    async fn accept_and_dispatch(self: &Arc<Self>, request: Request) -> Result<Record, ApiError> {
         let acceptance = blocking(self, move |gateway| gateway.journal.accept(&request))
             .await
             .map_err(journal_failed)?;
         match acceptance {
-            // The caller may go away while this runs; the dispatch goes on to its end all the same.
             Acceptance::Created(record) => {
                 tracing::info!(
                     event = "accepted",
@@ -41,11 +53,7 @@ impl Gateway {
                     minion_id = record.request.minion_id.as_str(),
                     profile = record.request.profile.as_str(),
                 );
-                let gateway = self.clone();
-                match tokio::spawn(async move { gateway.dispatch(record).await }).await {
-                    Ok(dispatched) => dispatched.map_err(journal_failed),
-                    Err(failed) => Err(ApiError::internal(words(&failed))),
-                }
+                self.dispatch(record).await.map_err(journal_failed)
             }
             Acceptance::Existing(record) => Ok(record),
             Acceptance::Conflict(record) => Err(conflict(&record)),
@@ -65,6 +73,12 @@ impl Gateway {
     /// `claimed`, which a restart makes `send_uncertain`; neither ever sends a claim that it did not make.
     async fn dispatch(self: &Arc<Self>, record: Record) -> Result<Record, JournalError> {
         let request = record.request.clone();
+        // Left behind by a crash long ago: nobody expects it to run now.
+        if age(record.accepted_at) > self.config.not_after {
+            let why =
+                "the daemon stopped before the claim, and the request is older than not_after_s";
+            return self.cancel(record, why.to_owned()).await;
+        }
         let minion_key = match self.preconditions(&request).await {
             Ok(key) => key,
             Err(refused) => return self.cancel(record, refused.message).await,
@@ -113,16 +127,16 @@ impl Gateway {
             Sending::Unclear(why) => Event::SendUnclear { why },
         };
         // If this cannot be written the record stays `claimed`: it may have been sent, which is true.
-        let id = request.request_id;
-        blocking(self, move |gateway| gateway.apply(id, &event, None))
+        let dispatch = applied.record.dispatch();
+        blocking(self, move |gateway| gateway.apply(dispatch, &event, None))
             .await
             .map(|applied| applied.record)
     }
 
     async fn cancel(self: &Arc<Self>, record: Record, why: String) -> Result<Record, JournalError> {
-        let id = record.request.request_id;
+        let dispatch = record.dispatch();
         let event = Event::Cancel { why };
-        blocking(self, move |gateway| gateway.apply(id, &event, None))
+        blocking(self, move |gateway| gateway.apply(dispatch, &event, None))
             .await
             .map(|applied| applied.record)
     }
@@ -158,25 +172,59 @@ impl Gateway {
                     words(&other),
                 ),
             })?;
+        self.check_clock()?;
         let fingerprint = key.fingerprint();
-        let capability = self.fresh_capability(request, &fingerprint).await?;
+        let known = lock(&self.capabilities)
+            .get(&request.minion_id)
+            .filter(|known| known.at.elapsed() < self.config.capability_max_age)
+            .filter(|known| known.key == fingerprint)
+            .map(|known| known.capability.clone());
+        // Only a good one counts as fresh: what was mended since must not wait.
+        if let Some(capability) = known
+            && self.judge(request, &capability).is_ok()
+        {
+            return Ok(fingerprint);
+        }
+        let capability = self.ask_capability(request).await?;
         self.judge(request, &capability)?;
+        // The key may have been replaced while the minion answered; the claim binds what verified.
+        let verified = lock(&self.capabilities)
+            .get(&request.minion_id)
+            .is_some_and(|known| known.key == fingerprint);
+        if !verified {
+            return Err(ApiError::new(
+                StatusCode::PRECONDITION_FAILED,
+                "minion_key_changed",
+                format!("the accepted key of {} changed just now", request.minion_id),
+            )
+            .hint("try again"));
+        }
         Ok(fingerprint)
     }
 
-    /// The capability that the minion answered not long ago under this key; if there is none, asks now.
-    async fn fresh_capability(
-        self: &Arc<Self>,
-        request: &Request,
-        key: &Sha256Hex,
-    ) -> Result<Capability, ApiError> {
-        if let Some(known) = lock(&self.capabilities).get(&request.minion_id)
-            && known.key == *key
-            && known.at.elapsed() < self.config.capability_max_age
-            && known.capability.problems.is_empty()
-        {
-            return Ok(known.capability.clone());
+    /// A jid ahead of the clock by more than minions allow would be refused by each of them, and the record
+    /// would be spent for nothing.
+    fn check_clock(&self) -> Result<(), ApiError> {
+        let last = *lock(&self.last_jid);
+        let Some(ahead) = last.map(|last| last.time().duration_since(now())) else {
+            return Ok(());
+        };
+        if ahead < CLOCK_SLACK {
+            return Ok(());
         }
+        Err(ApiError::new(
+            StatusCode::PRECONDITION_FAILED,
+            "clock_behind",
+            format!(
+                "this machine's clock is {} s behind the newest jid of the journal",
+                ahead.as_secs()
+            ),
+        )
+        .hint("set the clock; jids only rise, and minions refuse those of the future"))
+    }
+
+    /// Asks the minion for its capability.
+    async fn ask_capability(self: &Arc<Self>, request: &Request) -> Result<Capability, ApiError> {
         let question = Question::Capability(request.minion_id.clone());
         let reply = self.ask(question).await.map_err(|error| match error {
             NoAnswer::NotPublished(why) => ApiError::new(
@@ -298,6 +346,11 @@ impl Gateway {
         };
         lock(&self.capabilities).insert(reply.minion_id.clone(), known);
     }
+}
+
+/// How long ago a moment was; nothing for one in the future.
+fn age(moment: jiff::Timestamp) -> std::time::Duration {
+    std::time::Duration::try_from(now().duration_since(moment)).unwrap_or_default()
 }
 
 fn same(record: Record, request: &Request) -> Result<Record, ApiError> {

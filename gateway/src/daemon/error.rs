@@ -56,6 +56,7 @@ impl IntoResponse for ApiError {
             code: self.code.to_owned(),
             message: self.message,
             hint: self.hint,
+            request_id: None,
         };
         (self.status, Json(ErrorBody { error })).into_response()
     }

@@ -4,7 +4,8 @@
 //! exact bytes, then the journal, then the acknowledgement. A reply is acknowledged only when what it says
 //! is durable here; an executor that hears nothing sends the same bytes again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gw_wire::id::Sha256Hex;
@@ -12,10 +13,11 @@ use gw_wire::receipt::Binding;
 use gw_wire::reply::{Acknowledgement, Answer, Reply, SignedReply, UnverifiedReply};
 use gw_wire::zmtp::router::Peer;
 
-use super::{Gateway, blocking};
+use super::{Gateway, blocking, lock};
 use crate::api::Progress;
-use crate::journal::JournalError;
-use crate::record::Event;
+use crate::journal::{JournalError, Record};
+use crate::master::KeyFileError;
+use crate::record::{Event, Observation};
 use crate::words;
 
 /// What to do with a verified reply.
@@ -26,47 +28,74 @@ enum Verdict {
     Rejected(&'static str),
 }
 
+/// Keeps strangers from filling the log: so many lines a minute, then a count.
+#[derive(Default)]
+pub(super) struct Rejections {
+    window: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Rejections {
+    /// The most `reply_rejected` lines in a minute.
+    const A_MINUTE: u64 = 60;
+
+    fn log(&self, peer: Peer, minion: &str, why: &str) {
+        let mut window = lock(&self.window);
+        let (start, count) = window.get_or_insert((Instant::now(), 0));
+        if start.elapsed() >= Duration::from_secs(60) {
+            if *count > Self::A_MINUTE {
+                let more = *count - Self::A_MINUTE;
+                tracing::warn!(event = "reply_rejected", reason = %format!("and {more} more, not logged"));
+            }
+            (*start, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        if *count <= Self::A_MINUTE {
+            tracing::warn!(event = "reply_rejected", peer = %peer.addr, minion_id = minion, reason = why);
+        }
+    }
+}
+
 /// Takes one message of the reply port and gives the frames of its answer.
 pub(super) async fn take(
     gateway: Arc<Gateway>,
     peer: Peer,
     frames: Vec<Bytes>,
 ) -> Option<Vec<Bytes>> {
-    let reject = |minion: &str, why: &str| {
-        tracing::warn!(event = "reply_rejected", peer = %peer.addr, minion_id = minion, reason = why);
-    };
     let unverified = match UnverifiedReply::from_frames(&frames) {
         Ok(unverified) => unverified,
         Err(error) => {
-            reject("", &words(&error));
+            // Never the cause's own words: serde quotes what the stranger sent.
+            gateway.rejections.log(peer, "", &error.to_string());
             return None;
         }
     };
     let sha256 = Sha256Hex::of(&frames[0]);
     let minion_id = unverified.claimed_minion().clone();
+    let reject = |why: &str| {
+        gateway.rejections.log(peer, minion_id.as_str(), why);
+        Some(Acknowledgement::Rejected(sha256.clone()).frames())
+    };
     let key = match gateway.master.accepted_key(&minion_id) {
         Ok(key) => key,
+        Err(error @ KeyFileError::Missing(_)) => return reject(&words(&error)),
+        // Our own trouble, or a file in the middle of being written: the executor may come again.
         Err(error) => {
-            reject(minion_id.as_str(), &words(&error));
-            return Some(Acknowledgement::Rejected(sha256).frames());
+            gateway
+                .rejections
+                .log(peer, minion_id.as_str(), &words(&error));
+            return None;
         }
     };
     let (reply, signed) = match unverified.verify(&key) {
         Ok(verified) => verified,
-        Err(bad) => {
-            reject(minion_id.as_str(), &words(&bad));
-            return Some(Acknowledgement::Rejected(sha256).frames());
-        }
+        Err(bad) => return reject(&words(&bad)),
     };
     match record(&gateway, &reply, &signed, key.fingerprint()).await {
         Ok(Verdict::Recorded) => {
             gateway.questions.deliver(&reply);
             Some(Acknowledgement::Recorded(sha256).frames())
         }
-        Ok(Verdict::Rejected(why)) => {
-            reject(minion_id.as_str(), why);
-            Some(Acknowledgement::Rejected(sha256).frames())
-        }
+        Ok(Verdict::Rejected(why)) => reject(why),
         // No word at all: the executor comes again, and perhaps the disk is better then.
         Err(error) => {
             tracing::error!(event = "journal_failed", reason = %words(&error));
@@ -92,10 +121,13 @@ async fn record(
         }
         // Durable on the minion, so they count whoever asked and whenever they come.
         Answer::Receipt {
-            receipt, reason, ..
+            receipt,
+            claim_id,
+            reason,
         } => (
             Event::Receipt {
                 receipt: receipt.clone(),
+                claim_id: *claim_id,
                 reason: *reason,
             },
             receipt.binding(),
@@ -110,25 +142,28 @@ async fn record(
                 .zip(*total)
                 .map(|(done, total)| Progress { done, total });
             if !expected {
-                return word_of_progress(gateway, binding.clone(), key, progress).await;
+                return unasked_running(gateway, binding.clone(), key, progress, signed.clone())
+                    .await;
             }
             let detail = progress
                 .map(|p| format!("{}/{}", p.done, p.total))
                 .unwrap_or_default();
-            (observed(reply, detail), binding)
+            (observed(Observation::Running, detail), binding)
         }
-        Answer::NotClaimed { binding, reason } => {
-            let detail = format!("{reason:?}").to_lowercase();
-            (observed(reply, detail), binding)
+        Answer::NotClaimed { binding, reason } => (
+            observed(Observation::NotClaimed, reason.as_str().to_owned()),
+            binding,
+        ),
+        Answer::Abandoned { binding } => (observed(Observation::Abandoned, String::new()), binding),
+        Answer::Conflict { binding, .. } => {
+            (observed(Observation::Conflict, String::new()), binding)
         }
         // True in the moment of the question only.
-        Answer::NotStarted { binding }
-        | Answer::Abandoned { binding }
-        | Answer::Conflict { binding, .. } => {
+        Answer::NotStarted { binding } => {
             if !expected {
                 return Ok(Verdict::Rejected("an observation that was not asked for"));
             }
-            (observed(reply, String::new()), binding)
+            (observed(Observation::NotStarted, String::new()), binding)
         }
     };
     let (binding, signed) = (binding.clone(), signed.clone());
@@ -138,16 +173,40 @@ async fn record(
     .await
 }
 
-fn observed(reply: &Reply, detail: String) -> Event {
-    Event::Observed {
-        kind: reply.answer.kind().to_owned(),
-        detail,
-    }
+fn observed(kind: Observation, detail: String) -> Event {
+    Event::Observed { kind, detail }
 }
 
 impl Gateway {
-    /// Whether evidence belongs to a record: **immutable-binding**, whole and exact, and the key that was
+    /// The record that evidence belongs to: **immutable-binding**, whole and exact, and the key that was
     /// accepted when it was claimed.
+    fn owner(
+        &self,
+        binding: &Binding,
+        key: &Sha256Hex,
+    ) -> Result<Result<Record, Verdict>, JournalError> {
+        let Some(record) = self.journal.find_jid(binding.jid)? else {
+            return Ok(Err(Verdict::Rejected(
+                "a jid that this journal never claimed",
+            )));
+        };
+        if record.binding().as_ref() != Some(binding) {
+            return Ok(Err(Verdict::Rejected(
+                "a binding that differs from the claim",
+            )));
+        }
+        if record
+            .claim
+            .as_ref()
+            .is_none_or(|claim| claim.minion_key != *key)
+        {
+            return Ok(Err(Verdict::Rejected(
+                "a key other than the one accepted at the claim",
+            )));
+        }
+        Ok(Ok(record))
+    }
+
     fn evidence(
         &self,
         binding: &Binding,
@@ -155,22 +214,11 @@ impl Gateway {
         event: &Event,
         signed: &SignedReply,
     ) -> Result<Verdict, JournalError> {
-        let Some(record) = self.journal.find_jid(binding.jid)? else {
-            return Ok(Verdict::Rejected("a jid that this journal never claimed"));
+        let record = match self.owner(binding, key)? {
+            Ok(record) => record,
+            Err(verdict) => return Ok(verdict),
         };
-        if record.binding().as_ref() != Some(binding) {
-            return Ok(Verdict::Rejected("a binding that differs from the claim"));
-        }
-        if record
-            .claim
-            .as_ref()
-            .is_none_or(|claim| claim.minion_key != *key)
-        {
-            return Ok(Verdict::Rejected(
-                "a key other than the one accepted at the claim",
-            ));
-        }
-        self.apply(record.request.request_id, event, Some(signed))?;
+        self.apply(record.dispatch(), event, Some(signed))?;
         if matches!(event, Event::Receipt { .. } | Event::Refusal { .. }) {
             self.progress.forget(binding.jid);
         }
@@ -178,32 +226,28 @@ impl Gateway {
     }
 }
 
-/// Progress that the executor tells unasked: kept in memory, for people who watch.
-async fn word_of_progress(
+/// What the executor tells unasked while it runs: progress for people who watch, kept in memory; but for a
+/// record that did not run, it is evidence that it did.
+async fn unasked_running(
     gateway: &Arc<Gateway>,
     binding: Binding,
     key: Sha256Hex,
     progress: Option<Progress>,
+    signed: SignedReply,
 ) -> Result<Verdict, JournalError> {
-    // An executor that has no counts yet only says that it lives.
-    let Some(progress) = progress else {
-        return Ok(Verdict::Recorded);
-    };
     blocking(gateway, move |gateway| {
-        let Some(record) = gateway.journal.find_jid(binding.jid)? else {
-            return Ok(Verdict::Rejected(
-                "progress of a jid that this journal never claimed",
-            ));
+        let record = match gateway.owner(&binding, &key)? {
+            Ok(record) => record,
+            Err(verdict) => return Ok(verdict),
         };
-        if record.binding().as_ref() != Some(&binding)
-            || record
-                .claim
-                .as_ref()
-                .is_none_or(|claim| claim.minion_key != key)
-        {
-            return Ok(Verdict::Rejected("progress that differs from the claim"));
+        if !record.state.awaits_evidence() {
+            let event = observed(Observation::Running, String::new());
+            return gateway.evidence(&binding, &key, &event, &signed);
         }
-        if record.state.awaits_evidence() && gateway.progress.put(binding.jid, progress) {
+        // An executor that has no counts yet only says that it lives.
+        if let Some(progress) = progress
+            && gateway.progress.put(binding.jid, progress)
+        {
             tracing::debug!(
                 event = "progress",
                 request_id = record.request.request_id.as_str(),

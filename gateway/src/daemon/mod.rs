@@ -19,12 +19,14 @@ use anyhow::Context as _;
 use gw_poller::questions::Questions;
 use gw_poller::schedule::Schedule;
 use gw_wire::id::{Jid, MinionId, Sha256Hex, now};
-use gw_wire::reply::Capability;
+use gw_wire::reply::{Capability, MAX_REPLY_BYTES, MAX_SIGNATURE_BYTES, SignedReply};
 use gw_wire::zmtp::router::{Limits, Server};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
-use crate::journal::{Applied, Journal, JournalError};
+use crate::journal::{Applied, Dispatch, Journal, JournalError};
 use crate::master::Master;
 use crate::master_config::MasterConfig;
 use crate::record::{Event, Step};
@@ -42,6 +44,9 @@ struct Gateway {
     progress: ProgressBoard,
     capabilities: Mutex<HashMap<MinionId, Known>>,
     last_jid: Mutex<Option<Jid>>,
+    rejections: intake::Rejections,
+    /// Dispatches in hand: a stop waits for them, since a claim whose send is cut is uncertain for good.
+    tasks: TaskTracker,
 }
 
 /// A capability that was answered, and the key that signed it.
@@ -66,7 +71,7 @@ async fn run(config: Config, master: Master) -> anyhow::Result<()> {
     }
     // The journal's lock comes first: without it nothing else may be touched.
     let journal = Journal::open(&config.state_dir)?;
-    let replies = Server::bind(config.reply_listen, Limits::default())
+    let replies = Server::bind(config.reply_listen, limits(raise_descriptor_limit()?))
         .with_context(|| format!("cannot listen for replies on {}", config.reply_listen))?;
     let socket = server::bind(&config.socket)?;
     let gateway = Arc::new(Gateway {
@@ -76,6 +81,8 @@ async fn run(config: Config, master: Master) -> anyhow::Result<()> {
         master,
         questions: Questions::default(),
         progress: ProgressBoard::default(),
+        rejections: intake::Rejections::default(),
+        tasks: TaskTracker::new(),
         capabilities: Mutex::default(),
         config,
     });
@@ -107,27 +114,79 @@ async fn run(config: Config, master: Master) -> anyhow::Result<()> {
     );
     for record in accepted {
         let gateway = gateway.clone();
-        tokio::spawn(async move { gateway.dispatch_and_log(record).await });
+        let tasks = gateway.tasks.clone();
+        tasks.spawn(async move { gateway.dispatch_and_log(record).await });
     }
 
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        interrupt = tokio::signal::ctrl_c() => interrupt?,
-    }
+    let mut parts = [("intake", intake), ("poller", poller), ("api", api)];
+    let dead = tokio::select! {
+        _ = terminate.recv() => None,
+        interrupt = tokio::signal::ctrl_c() => { interrupt?; None }
+        name = first_dead(&mut parts) => Some(name),
+    };
     tracing::info!(event = "daemon_stopping");
     stop.send_replace(true);
-    for task in [intake, poller, api] {
-        task.await.context("a part of the daemon failed")?;
+    for (name, task) in parts {
+        if dead != Some(name) {
+            task.await
+                .with_context(|| format!("the daemon's {name} failed"))?;
+        }
     }
+    gateway.tasks.close();
+    gateway.tasks.wait().await;
     remove_socket(&gateway.config.socket);
-    Ok(())
+    match dead {
+        None => Ok(()),
+        // Without one of its parts the daemon would publish and never learn, so it ends; systemd restarts it.
+        Some(name) => anyhow::bail!("the daemon's {name} ended by itself"),
+    }
+}
+
+/// Waits for the first part that ends, which none does before it is told to.
+async fn first_dead(parts: &mut [(&'static str, JoinHandle<()>); 3]) -> &'static str {
+    let [(a, first), (b, second), (c, third)] = parts;
+    tokio::select! {
+        _ = first => a,
+        _ = second => b,
+        _ = third => c,
+    }
+}
+
+/// Raises the soft limit of open files to the hard one, at most 65536, and gives the limit.
+fn raise_descriptor_limit() -> anyhow::Result<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let wanted = now.maximum.unwrap_or(u64::MAX).min(65_536);
+    if now.current.is_none_or(|current| current >= wanted) {
+        return Ok(now.current.unwrap_or(wanted));
+    }
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum: now.maximum,
+    };
+    setrlimit(Resource::Nofile, raised).context("cannot raise the limit of open files")?;
+    Ok(wanted)
+}
+
+/// The reply port's limits: a reply's two frames and no more, and never so many connections that the
+/// journal, the API and the transports would lack descriptors.
+fn limits(descriptors: u64) -> Limits {
+    let quarter = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
+    let most = Limits::default().max_connections.min(quarter);
+    Limits {
+        max_connections: most,
+        max_frames: 2,
+        max_frame_bytes: MAX_REPLY_BYTES,
+        max_message_bytes: MAX_REPLY_BYTES + MAX_SIGNATURE_BYTES,
+        ..Limits::default()
+    }
 }
 
 /// Leaves no dead socket behind. A crash does; the next start takes that one away.
 fn remove_socket(socket: &PathBuf) {
     if let Err(error) = std::fs::remove_file(socket) {
-        tracing::warn!(event = "config_warning", reason = %format!("cannot remove {}: {error}", socket.display()));
+        tracing::warn!(event = "socket_left", reason = %format!("cannot remove {}: {error}", socket.display()));
     }
 }
 
@@ -137,7 +196,7 @@ impl Gateway {
     fn recover(&self) -> Result<Vec<crate::journal::Record>, JournalError> {
         let mut accepted = Vec::new();
         for record in self.journal.unfinished()? {
-            self.apply(record.request.request_id, &Event::Restart, None)?;
+            self.apply(record.dispatch(), &Event::Restart, None)?;
             if record.claim.is_none() {
                 accepted.push(record);
             }
@@ -156,11 +215,11 @@ impl Gateway {
     /// Applies an event and logs what it did: one line per transition.
     fn apply(
         &self,
-        request_id: gw_wire::id::RequestId,
+        dispatch: Dispatch,
         event: &Event,
-        evidence: Option<&gw_wire::reply::SignedReply>,
+        evidence: Option<&SignedReply>,
     ) -> Result<Applied, JournalError> {
-        let applied = self.journal.apply(request_id, event, evidence)?;
+        let applied = self.journal.apply(dispatch, event, evidence)?;
         log(event, &applied);
         Ok(applied)
     }

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use tokio::net::UnixListener;
 
 use super::dispatch::takes_state_data;
+use super::poll::status_unanswered;
 use super::{ApiError, Gateway, blocking, journal_failed};
 use crate::api::{HistoryView, PublishBody, RecordView};
 use crate::journal::{Filter, Record, Request};
@@ -36,8 +37,8 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Binds the socket, 0600, taking away a dead one of ours.
 ///
-/// The socket is bound under another name, given its mode, and then renamed, so that there is no moment in
-/// which others could connect. A crash in between leaves that other name, which the next start removes.
+/// It is bound inside a directory of mode 0700 and renamed out of it, so that there is no moment in which
+/// others could connect, whatever the umask is. A crash in between leaves that directory to the next start.
 pub(super) fn bind(path: &FilePath) -> anyhow::Result<UnixListener> {
     let directory = path
         .parent()
@@ -66,16 +67,22 @@ pub(super) fn bind(path: &FilePath) -> anyhow::Result<UnixListener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(failed),
     }
-    let fresh = path.with_extension("new");
-    match std::fs::remove_file(&fresh) {
+    let private = directory.join(".gw-socket");
+    match std::fs::remove_dir_all(&private) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(failed),
     }
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&private)
+        .with_context(failed)?;
+    let fresh = private.join("s");
     let listener = UnixListener::bind(&fresh).with_context(failed)?;
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600))
         .with_context(failed)?;
     std::fs::rename(&fresh, path).with_context(failed)?;
+    std::fs::remove_dir(&private).with_context(failed)?;
     Ok(listener)
 }
 
@@ -91,6 +98,10 @@ pub(super) async fn run(
         .route("/v1/requests/{id}", get(show))
         .route("/v1/requests/{id}/history", get(history))
         .route("/v1/requests/{id}/poll", post(poll))
+        .method_not_allowed_fallback(|| async {
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            ApiError::new(status, "bad_method", "this path does not take that method")
+        })
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no_such_path", "no such path") })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(gateway);
@@ -287,13 +298,7 @@ async fn poll(
     match gateway.ask_status(&record).await {
         Ok(()) => {}
         // Silence changes nothing; the record itself says where things stand.
-        Err(error) => tracing::info!(
-            event = "status_unanswered",
-            request_id = id.as_str(),
-            minion_id = record.request.minion_id.as_str(),
-            jid = record.claim.as_ref().map(|claim| claim.jid.to_string()).unwrap_or_default(),
-            reason = %words(&error),
-        ),
+        Err(error) => status_unanswered(&record, &error),
     }
     Ok(Json(gateway.view(&gateway.record(id).await?)))
 }

@@ -101,7 +101,24 @@ pub struct Record {
     pub revision: i64,
 }
 
+/// Names one dispatch of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dispatch {
+    /// The request.
+    pub request_id: RequestId,
+    /// Which of its dispatches, from 1.
+    pub generation: u32,
+}
+
 impl Record {
+    /// Its name.
+    pub fn dispatch(&self) -> Dispatch {
+        Dispatch {
+            request_id: self.request.request_id,
+            generation: self.generation,
+        }
+    }
+
     /// The binding of the claimed job; none before the claim.
     pub fn binding(&self) -> Option<Binding> {
         Some(Binding {
@@ -226,15 +243,21 @@ impl Journal {
         })
     }
 
-    /// Applies one event to a request's newest dispatch, together with the evidence for it.
+    /// Applies one event to one dispatch, together with the evidence for it. The same signed bytes a second
+    /// time are [`Step::Silent`]: a repetition costs no row.
     pub fn apply(
         &self,
-        request_id: RequestId,
+        dispatch: Dispatch,
         event: &Event,
         evidence: Option<&SignedReply>,
     ) -> Result<Applied, JournalError> {
         self.write(|tx| {
-            let record = known(tx, request_id)?;
+            let record = view::one(
+                tx,
+                "r.request_id = ?1 AND d.generation = ?2",
+                params![dispatch.request_id.as_str(), dispatch.generation],
+            )?
+            .ok_or_else(|| damaged("dispatch", "it is not in the journal"))?;
             apply(tx, record, event, evidence)
         })
     }
@@ -304,6 +327,12 @@ fn prepare(directory: &Path) -> Result<std::fs::File, JournalError> {
         .mode(0o700)
         .create(directory)
         .map_err(failed(directory))?;
+    // A power cut must not take the directory's name, or its parents', and with it the journal.
+    for parent in directory.ancestors().skip(1) {
+        std::fs::File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(failed(parent))?;
+    }
     let meta = std::fs::symlink_metadata(directory).map_err(failed(directory))?;
     if !meta.is_dir()
         || meta.uid() != rustix::process::geteuid().as_raw()
@@ -336,7 +365,10 @@ fn apply(
     evidence: Option<&SignedReply>,
 ) -> Result<Applied, JournalError> {
     let from = record.state.name();
-    let step = transition(&record.state, event)?;
+    let step = match evidence {
+        Some(signed) if is_kept(tx, &record, signed)? => Step::Silent,
+        _ => transition(&record.state, event)?,
+    };
     let alarm = match &step {
         Step::Silent => return Ok(Applied { record, from, step }),
         Step::Note => None,
@@ -383,11 +415,28 @@ fn apply(
     Ok(Applied { record, from, step })
 }
 
+/// Whether these very bytes are in the dispatch's history.
+fn is_kept(
+    tx: &Transaction<'_>,
+    record: &Record,
+    signed: &SignedReply,
+) -> Result<bool, JournalError> {
+    Ok(tx
+        .prepare_cached(
+            "SELECT 1 FROM history WHERE request_id = ?1 AND generation = ?2 AND evidence = ?3",
+        )?
+        .exists(params![
+            record.request.request_id.as_str(),
+            record.generation,
+            signed.json.as_ref(),
+        ])?)
+}
+
 fn find(connection: &Connection, request_id: RequestId) -> Result<Option<Record>, JournalError> {
     view::one(
         connection,
         "r.request_id = ?1 ORDER BY d.generation DESC LIMIT 1",
-        &request_id.as_str(),
+        [request_id.as_str()],
     )
 }
 
@@ -400,7 +449,7 @@ fn blocking(connection: &Connection, minion_id: &MinionId) -> Result<Option<Reco
         connection,
         "d.minion_id = ?1 AND (d.state IN ('claimed', 'sent', 'send_uncertain', 'unknown')
            OR d.contradicted = 1) LIMIT 1",
-        &minion_id.as_str(),
+        [minion_id.as_str()],
     )
 }
 

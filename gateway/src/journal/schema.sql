@@ -1,5 +1,5 @@
--- The journal, schema 1. The store itself upholds one-open and immutable-binding: no code above it can
--- break them, and neither can a hand with an SQL shell.
+-- The journal, schema 1. The store itself upholds one-open, immutable-binding and terminal-once against
+-- slips of the code above it.
 
 CREATE TABLE request (
     request_id   TEXT PRIMARY KEY,

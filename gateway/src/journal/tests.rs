@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::config::Transport;
-use gw_wire::id::Sha256Hex;
+use crate::record::Observation;
+use gw_wire::id::{Sha256Hex, Token};
 use gw_wire::receipt::{Outcome, Receipt};
 
 fn request(minion: &str) -> Request {
@@ -21,6 +22,13 @@ fn claim(jid: &str) -> Claim {
         not_after: "2026-12-01T00:00:00Z".parse().expect("a time"),
         master_key: Sha256Hex::of(b"m"),
         minion_key: Sha256Hex::of(b"n"),
+    }
+}
+
+fn dispatch(request: &Request) -> Dispatch {
+    Dispatch {
+        request_id: request.request_id,
+        generation: 1,
     }
 }
 
@@ -136,18 +144,19 @@ fn terminal_once_the_first_receipt_stands_and_a_different_one_raises() {
         .expect("bound");
     let receipt = |outcome, passed| Event::Receipt {
         receipt: Receipt::new(binding.clone(), outcome, passed, 2).expect("a receipt"),
+        claim_id: Token::parse(&"0".repeat(32)).expect("a token"),
         reason: None,
     };
     let applied = journal
-        .apply(first.request_id, &receipt(Outcome::Succeeded, 2), None)
+        .apply(dispatch(&first), &receipt(Outcome::Succeeded, 2), None)
         .expect("applied");
     assert!(matches!(applied.step, Step::Move(State::Succeeded { .. })));
     let again = journal
-        .apply(first.request_id, &receipt(Outcome::Succeeded, 2), None)
+        .apply(dispatch(&first), &receipt(Outcome::Succeeded, 2), None)
         .expect("applied");
     assert_eq!(again.step, Step::Silent);
     let other = journal
-        .apply(first.request_id, &receipt(Outcome::Failed, 1), None)
+        .apply(dispatch(&first), &receipt(Outcome::Failed, 1), None)
         .expect("applied");
     assert_eq!(other.step, Step::Alarm(Alarm::ReceiptDiffers));
     let kept = journal
@@ -169,18 +178,18 @@ fn evidence_that_it_ran_after_all_blocks_the_target() {
         .expect("claimed");
     journal
         .apply(
-            first.request_id,
+            dispatch(&first),
             &Event::SendFailed { why: "w".into() },
             None,
         )
         .expect("applied");
     assert!(journal.blocking(&first.minion_id).expect("reads").is_none());
     let running = Event::Observed {
-        kind: "running".into(),
+        kind: Observation::Running,
         detail: String::new(),
     };
     journal
-        .apply(first.request_id, &running, None)
+        .apply(dispatch(&first), &running, None)
         .expect("applied");
     assert!(matches!(
         journal.claim(second.request_id, &claim(LATER)),
@@ -233,4 +242,29 @@ fn what_was_committed_is_there_after_opening_again() {
         journal.highest_jid().expect("reads"),
         Some(Jid::parse(JID).expect("a jid"))
     );
+}
+
+#[test]
+fn the_same_signed_bytes_are_kept_once() {
+    let (_directory, journal) = open();
+    let first = request("client-1");
+    journal.accept(&first).expect("accepted");
+    journal
+        .claim(first.request_id, &claim(JID))
+        .expect("claimed");
+    let signed = SignedReply {
+        json: "{}".into(),
+        signature: "s".into(),
+    };
+    let event = Event::Observed {
+        kind: Observation::NotClaimed,
+        detail: String::new(),
+    };
+    for expected in [Step::Note, Step::Silent, Step::Silent] {
+        let applied = journal
+            .apply(dispatch(&first), &event, Some(&signed))
+            .expect("applied");
+        assert_eq!(applied.step, expected);
+    }
+    assert_eq!(journal.history(first.request_id).expect("reads").len(), 2);
 }

@@ -3,7 +3,7 @@
 use gw_wire::id::{Jid, MinionId, Profile, RequestId};
 use gw_wire::state_data::StateData;
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::{Journal, JournalError, Record, Request, damaged};
 use crate::record::{Claim, Event, State};
@@ -68,9 +68,24 @@ impl Journal {
         Ok(records)
     }
 
+    /// What the poller needs of every dispatch that awaits evidence: no more, since it looks often.
+    pub fn awaiting(&self) -> Result<Vec<(RequestId, Jid)>, JournalError> {
+        let connection = self.lock();
+        let mut statement = connection.prepare_cached(
+            "SELECT request_id, jid FROM dispatch WHERE state IN ('claimed', 'sent', 'send_uncertain')",
+        )?;
+        let mut rows = statement.query([])?;
+        let mut awaiting = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (request_id, jid): (String, String) = (row.get(0)?, row.get(1)?);
+            awaiting.push((RequestId::parse(&request_id)?, Jid::parse(&jid)?));
+        }
+        Ok(awaiting)
+    }
+
     /// The dispatch that was claimed under a jid, whatever its request is.
     pub fn find_jid(&self, jid: Jid) -> Result<Option<Record>, JournalError> {
-        one(&self.lock(), "d.jid = ?1", &jid.as_str())
+        one(&self.lock(), "d.jid = ?1", [jid.as_str()])
     }
 
     /// What happened to a request, from the beginning.
@@ -104,11 +119,11 @@ const SELECT: &str = "SELECT r.request_id, r.minion_id, r.profile, r.state_diges
 pub(super) fn one(
     connection: &Connection,
     condition: &str,
-    value: &dyn ToSql,
+    values: impl Params,
 ) -> Result<Option<Record>, JournalError> {
     let mut statement = connection.prepare_cached(&format!("{SELECT} WHERE {condition}"))?;
     statement
-        .query_row([value], |row| Ok(record(row)))
+        .query_row(values, |row| Ok(record(row)))
         .optional()?
         .transpose()
 }

@@ -20,7 +20,7 @@
 //! evidence is an [`Alarm`]. Live operation and restart both go through [`transition`]; there is no other
 //! way to write a state.
 
-use gw_wire::id::{Jid, Sha256Hex};
+use gw_wire::id::{Jid, Sha256Hex, Token};
 use gw_wire::receipt::{Outcome, Receipt};
 use gw_wire::reply::{RefusalReason, UnknownReason};
 use jiff::Timestamp;
@@ -72,16 +72,22 @@ pub enum State {
     Succeeded {
         /// The nine fields.
         receipt: Receipt,
+        /// The random id of the claim that ran.
+        claim_id: Token,
     },
     /// At least one state failed.
     Failed {
         /// The nine fields.
         receipt: Receipt,
+        /// The random id of the claim that ran.
+        claim_id: Token,
     },
     /// It may have run, and nobody can know how it ended.
     Unknown {
         /// The nine fields.
         receipt: Receipt,
+        /// The random id of the claim that ran.
+        claim_id: Token,
         /// What the executor said beside them.
         reason: Option<UnknownReason>,
     },
@@ -119,6 +125,8 @@ pub enum Event {
     Receipt {
         /// The nine fields, whose binding is this dispatch's.
         receipt: Receipt,
+        /// The random id of the claim that ran.
+        claim_id: Token,
         /// Why it is unknown, if it is.
         reason: Option<UnknownReason>,
     },
@@ -127,13 +135,42 @@ pub enum Event {
         /// Why.
         reason: RefusalReason,
     },
-    /// A verified answer that proves nothing for good: running, not started, abandoned, not claimed.
+    /// A verified answer that ends nothing.
     Observed {
-        /// The answer's kind.
-        kind: String,
+        /// What it says.
+        kind: Observation,
         /// What else it says, for a person.
         detail: String,
     },
+}
+
+/// What a verified answer says that ends nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Observation {
+    /// Claimed, and its executor or worker lives.
+    Running,
+    /// Claimed, not running, no receipt.
+    Abandoned,
+    /// No trace of the jid in that moment.
+    NotStarted,
+    /// Not run, and no tombstone could be made.
+    NotClaimed,
+    /// The minion's store has the request, or the jid, with other values.
+    Conflict,
+}
+
+impl Observation {
+    /// The word in history and logs; the answer's kind on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Observation::Running => "running",
+            Observation::Abandoned => "abandoned",
+            Observation::NotStarted => "not_started",
+            Observation::NotClaimed => "not_claimed",
+            Observation::Conflict => "conflict",
+        }
+    }
 }
 
 /// Something that an operator must look at; it never changes a state.
@@ -148,6 +185,11 @@ pub enum Alarm {
     RefusedAfterReceipt,
     /// The transport was sure that nothing left, and the minion's evidence says otherwise.
     LeftAfterAll,
+    /// The minion knows the request, or the jid, with other values: a lost or restored journal, or a
+    /// second gateway. Blocks the target.
+    Conflict,
+    /// Two claims of one jid: two machines run under one key. Blocks the target.
+    TwoClaims,
 }
 
 impl Alarm {
@@ -158,13 +200,15 @@ impl Alarm {
             Alarm::RanAfterAll => "ran_after_all",
             Alarm::RefusedAfterReceipt => "refused_after_receipt",
             Alarm::LeftAfterAll => "left_after_all",
+            Alarm::Conflict => "conflict",
+            Alarm::TwoClaims => "two_claims",
         }
     }
 
-    /// Whether the target must stay blocked: something ran that the record says did not.
+    /// Whether the target must stay blocked: something ran, or may have run, that no record accounts for.
     pub fn blocks(self) -> bool {
         match self {
-            Alarm::RanAfterAll => true,
+            Alarm::RanAfterAll | Alarm::Conflict | Alarm::TwoClaims => true,
             Alarm::ReceiptDiffers | Alarm::RefusedAfterReceipt | Alarm::LeftAfterAll => false,
         }
     }
@@ -267,19 +311,35 @@ pub fn transition(state: &State, event: &Event) -> Result<Step, IllegalTransitio
             | S::Failed { .. }
             | S::Unknown { .. } => Step::Silent,
         },
-        Event::Receipt { receipt, reason } => match state {
+        Event::Receipt {
+            receipt,
+            claim_id,
+            reason,
+        } => match state {
             S::Accepted => return illegal(),
             S::Claimed | S::Sent | S::SendUncertain { .. } => {
-                Step::Move(ended(receipt.clone(), *reason))
+                Step::Move(ended(receipt.clone(), *claim_id, *reason))
             }
             S::NotSent { .. } | S::Refused { .. } => Step::Alarm(Alarm::RanAfterAll),
-            S::Succeeded { receipt: first }
-            | S::Failed { receipt: first }
-            | S::Unknown { receipt: first, .. } => {
-                if first == receipt {
-                    Step::Silent
-                } else {
+            S::Succeeded {
+                receipt: first,
+                claim_id: first_id,
+            }
+            | S::Failed {
+                receipt: first,
+                claim_id: first_id,
+            }
+            | S::Unknown {
+                receipt: first,
+                claim_id: first_id,
+                ..
+            } => {
+                if first_id != claim_id {
+                    Step::Alarm(Alarm::TwoClaims)
+                } else if first != receipt {
                     Step::Alarm(Alarm::ReceiptDiffers)
+                } else {
+                    Step::Silent
                 }
             }
         },
@@ -295,25 +355,47 @@ pub fn transition(state: &State, event: &Event) -> Result<Step, IllegalTransitio
                 Step::Alarm(Alarm::RefusedAfterReceipt)
             }
         },
-        Event::Observed { kind, .. } => match state {
-            S::Accepted => return illegal(),
-            S::Claimed | S::Sent | S::SendUncertain { .. } => Step::Note,
+        Event::Observed { kind, .. } => match (kind, state) {
+            (_, S::Accepted) => return illegal(),
+            (Observation::Conflict, _) => Step::Alarm(Alarm::Conflict),
             // A claim on the minion is evidence of execution.
-            S::NotSent { .. } | S::Refused { .. } if kind == "running" || kind == "abandoned" => {
-                Step::Alarm(Alarm::RanAfterAll)
-            }
-            S::NotSent { .. } | S::Refused { .. } => Step::Note,
-            S::Succeeded { .. } | S::Failed { .. } | S::Unknown { .. } => Step::Silent,
+            (
+                Observation::Running | Observation::Abandoned,
+                S::NotSent { .. } | S::Refused { .. },
+            ) => Step::Alarm(Alarm::RanAfterAll),
+            (
+                Observation::NotStarted | Observation::NotClaimed,
+                S::NotSent { .. } | S::Refused { .. },
+            )
+            | (
+                Observation::Running
+                | Observation::Abandoned
+                | Observation::NotStarted
+                | Observation::NotClaimed,
+                S::Claimed | S::Sent | S::SendUncertain { .. },
+            ) => Step::Note,
+            // The receipt says more.
+            (
+                Observation::Running
+                | Observation::Abandoned
+                | Observation::NotStarted
+                | Observation::NotClaimed,
+                S::Succeeded { .. } | S::Failed { .. } | S::Unknown { .. },
+            ) => Step::Silent,
         },
     };
     Ok(step)
 }
 
-fn ended(receipt: Receipt, reason: Option<UnknownReason>) -> State {
+fn ended(receipt: Receipt, claim_id: Token, reason: Option<UnknownReason>) -> State {
     match receipt.outcome() {
-        Outcome::Succeeded => State::Succeeded { receipt },
-        Outcome::Failed => State::Failed { receipt },
-        Outcome::Unknown => State::Unknown { receipt, reason },
+        Outcome::Succeeded => State::Succeeded { receipt, claim_id },
+        Outcome::Failed => State::Failed { receipt, claim_id },
+        Outcome::Unknown => State::Unknown {
+            receipt,
+            claim_id,
+            reason,
+        },
     }
 }
 
@@ -362,8 +444,8 @@ impl State {
     /// The terminal receipt, if there is one.
     pub fn receipt(&self) -> Option<&Receipt> {
         match self {
-            State::Succeeded { receipt }
-            | State::Failed { receipt }
+            State::Succeeded { receipt, .. }
+            | State::Failed { receipt, .. }
             | State::Unknown { receipt, .. } => Some(receipt),
             State::Accepted
             | State::Claimed

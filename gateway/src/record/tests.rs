@@ -15,6 +15,10 @@ fn receipt(outcome: Outcome, passed: u32, total: u32) -> Receipt {
     Receipt::new(binding, outcome, passed, total).expect("a receipt")
 }
 
+fn claim_id() -> Token {
+    Token::parse("0123456789abcdef0123456789abcdef").expect("a token")
+}
+
 fn states() -> Vec<State> {
     vec![
         State::Accepted,
@@ -27,12 +31,15 @@ fn states() -> Vec<State> {
         },
         State::Succeeded {
             receipt: receipt(Outcome::Succeeded, 2, 2),
+            claim_id: claim_id(),
         },
         State::Failed {
             receipt: receipt(Outcome::Failed, 1, 2),
+            claim_id: claim_id(),
         },
         State::Unknown {
             receipt: receipt(Outcome::Unknown, 0, 0),
+            claim_id: claim_id(),
             reason: Some(UnknownReason::WorkerDied),
         },
     ]
@@ -40,8 +47,8 @@ fn states() -> Vec<State> {
 
 fn events() -> Vec<Event> {
     let key = Sha256Hex::of(b"k");
-    let observed = |kind: &str| Event::Observed {
-        kind: kind.into(),
+    let observed = |kind| Event::Observed {
+        kind,
         detail: String::new(),
     };
     vec![
@@ -61,31 +68,43 @@ fn events() -> Vec<Event> {
         Event::Restart,
         Event::Receipt {
             receipt: receipt(Outcome::Succeeded, 2, 2),
+            claim_id: claim_id(),
             reason: None,
         },
         Event::Receipt {
             receipt: receipt(Outcome::Failed, 1, 2),
+            claim_id: claim_id(),
             reason: None,
         },
         Event::Receipt {
             receipt: receipt(Outcome::Unknown, 0, 0),
+            claim_id: claim_id(),
+            reason: None,
+        },
+        Event::Receipt {
+            receipt: receipt(Outcome::Succeeded, 2, 2),
+            claim_id: Token::random(),
             reason: None,
         },
         Event::Refusal {
             reason: RefusalReason::Late,
         },
-        observed("running"),
-        observed("abandoned"),
-        observed("not_started"),
-        observed("not_claimed"),
+        observed(Observation::Running),
+        observed(Observation::Abandoned),
+        observed(Observation::NotStarted),
+        observed(Observation::NotClaimed),
+        observed(Observation::Conflict),
     ]
 }
 
 /// The name of an event, told apart where the machine tells it apart.
 fn label(event: &Event) -> String {
     match event {
+        Event::Receipt {
+            claim_id: other, ..
+        } if *other != claim_id() => "receipt of another claim".to_owned(),
         Event::Receipt { receipt, .. } => format!("receipt: {}", receipt.outcome().as_str()),
-        Event::Observed { kind, .. } => format!("observed: {kind}"),
+        Event::Observed { kind, .. } => format!("observed: {}", kind.as_str()),
         other => other.name().to_owned(),
     }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use gw_exec::session::{chain, tell};
 use gw_exec::worker::WorkerError;
 use gw_exec::{Function, serve};
 use nix::sys::signal::{SigSet, Signal};
@@ -43,17 +44,18 @@ fn main() -> ExitCode {
     let mut polite = SigSet::empty();
     polite.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     if let Err(errno) = polite.thread_block() {
-        eprintln!("gw-exec: cannot block signals: {errno}");
+        tell(&format!("cannot block signals: {errno}"));
     }
     match serve(function) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ WorkerError::NotAWorker(_)) => {
-            eprintln!("gw-exec: {error}");
-            eprintln!("hint: Salt's module oduflow_job starts this program; see gw-exec --help");
+            tell(&format!(
+                "{error}\nhint: Salt's module oduflow_job starts this program; see gw-exec --help"
+            ));
             ExitCode::from(2)
         }
         Err(error) => {
-            eprintln!("gw-exec: {}", gw_exec::session::chain(&error));
+            tell(&chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,6 @@
 //! One call of the module: its facts, its worker, and the way back to the gateway.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,7 +144,9 @@ fn give(worker: &Worker, value: Value) {
 
 /// One line on standard error.
 pub fn tell(message: &str) {
-    eprintln!("gw-exec: {message}");
+    // Standard error may be a file on a full disk. That must not end the process that has a receipt to
+    // commit, as the panic of `eprintln!` would.
+    let _lost = writeln!(std::io::stderr(), "gw-exec: {message}");
 }
 
 /// An error and its causes in one line.

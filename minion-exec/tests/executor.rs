@@ -496,6 +496,32 @@ fn a_result_given_after_a_reply_was_lost_is_sent_again_until_acknowledged() {
     assert_eq!(outcome(&minion.end_of(&job)).0, Outcome::Succeeded);
 }
 
+/// Where every write fails: a log on a full disk.
+fn full() -> std::process::Stdio {
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .expect("there")
+        .into()
+}
+
+#[test]
+fn a_full_disk_below_standard_error_costs_no_receipt_and_no_exit_code() {
+    let minion = Minion::new();
+    let job = Job::fresh();
+    let facts = minion.run_facts(&job).to_string();
+    let mut call = minion.look_after(Call::start_telling(full(), "run", &facts));
+    call.called();
+    // The first try to commit fails, which is told.
+    std::fs::write(minion.receipt_file(&job), "in the way").expect("written");
+    call.say(&support::mapping(1, 0));
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::remove_file(minion.receipt_file(&job)).expect("removed");
+    assert_eq!(call.returned(), no_return());
+    drop(call);
+    assert_eq!(outcome(&minion.end_of(&job)).0, Outcome::Succeeded);
+}
+
 #[test]
 fn started_by_hand_it_explains_itself() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_gw-exec"))
@@ -509,4 +535,11 @@ fn started_by_hand_it_explains_itself() {
         stderr.contains("not a socket of Salt's worker") && stderr.contains("hint:"),
         "{stderr}"
     );
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_gw-exec"))
+        .arg("run")
+        .stdin(std::process::Stdio::null())
+        .stderr(full())
+        .status()
+        .expect("started");
+    assert_eq!(status.code(), Some(2));
 }

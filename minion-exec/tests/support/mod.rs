@@ -67,7 +67,11 @@ impl Minion {
 
     /// Starts `gw-exec` on this first line.
     pub fn start_with(&self, function: &str, line: &str) -> Call {
-        let call = Call::start_with(function, line);
+        self.look_after(Call::start_with(function, line))
+    }
+
+    /// Has the executor of a call end with this minion.
+    pub fn look_after(&self, call: Call) -> Call {
         let executor = Arc::clone(&call.executor);
         self.executors.lock().expect("no panic").push(executor);
         call
@@ -256,11 +260,16 @@ pub struct Call {
 
 impl Call {
     pub fn start_with(function: &str, line: &str) -> Self {
+        Self::start_telling(Stdio::inherit(), function, line)
+    }
+
+    pub fn start_telling(stderr: Stdio, function: &str, line: &str) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let child = Command::new(env!("CARGO_BIN_EXE_gw-exec"))
             .arg(function)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
+            .stderr(stderr)
             .spawn()
             .expect("started");
         let mut call = Call {

@@ -400,6 +400,22 @@ fn an_incapable_minion_says_why_and_refuses() {
         [Problem::SaltVersion, Problem::Threads]
     );
 
+    // A store that lost its claims is no store.
+    std::fs::rename(
+        minion.store().join("jids"),
+        minion.store().with_file_name("lost"),
+    )
+    .expect("moved");
+    assert_eq!(ask(&|_| {}).problems, [Problem::Store]);
+    let job = Job::fresh();
+    assert_eq!(minion.run(&job).returned(), no_return());
+    assert_eq!(minion.end_of(&job).kind(), "not_claimed");
+    std::fs::rename(
+        minion.store().with_file_name("lost"),
+        minion.store().join("jids"),
+    )
+    .expect("moved back");
+
     let job = Job::fresh();
     let mut facts = minion.run_facts(&job);
     facts["sudo_user"] = true.into();

@@ -1,11 +1,12 @@
 //! One directory of the store, held by a descriptor.
 //!
 //! # private-storage
-//! Nothing here is opened by a path that somebody else could redirect. The store's own path is resolved
-//! without following any symlink; everything below it is opened relative to a held descriptor, by one
-//! name, beneath it. What was opened is then looked at (`fstat`), never what a path said before: a
-//! directory must be ours with mode 0700, a file ours, regular, with mode 0600 and one link. Anything
-//! else is an error that names it, and is left as it is.
+//! Nothing here is opened by a path that another user could redirect. The store's own path is resolved
+//! without following any symlink, and every directory above it must be root's or ours and writable by
+//! nobody else, unless it is sticky. Everything below is opened relative to a held descriptor, by one name,
+//! beneath it. What was opened is then looked at (`fstat`), never what a path said before: a directory must
+//! be ours with mode 0700, a file ours, regular, with mode 0600 and one link. Anything else is an error that
+//! names it, and is left as it is.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -44,7 +45,8 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens the store's directory at an absolute path. It and its parent are made (0700) if absent.
+    /// Opens the store's directory at an absolute path. It and its parent are made (0700) if absent; that
+    /// becomes durable by [`Dir::sync_root`].
     pub fn open_root(path: &Path) -> Result<Self, StoreError> {
         if !path.is_absolute() {
             return Err(StoreError::Unsafe {
@@ -52,41 +54,50 @@ impl Dir {
                 rule: "an absolute path",
             });
         }
-        match open_absolute(path) {
-            Ok(fd) => return Self::checked(fd, path.to_owned()),
-            Err(Errno::NOENT) => {}
-            Err(source) => return Err(StoreError::io("open", path, source)),
-        }
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        let holder = match open_absolute(parent) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => {
-                let above = parent.parent().unwrap_or(Path::new("/"));
-                let fd =
-                    open_absolute(above).map_err(|source| StoreError::io("open", above, source))?;
-                make_dir(fd.as_fd(), file_name(parent), parent)?;
-                open_absolute(parent).map_err(|source| StoreError::io("open", parent, source))?
+        check_ancestors(path)?;
+        let ancestors: Vec<&Path> = path.ancestors().take(2).collect();
+        for missing in ancestors.into_iter().rev() {
+            match open_absolute(missing, DIRECTORY) {
+                Err(Errno::NOENT) => make_dir(fs::CWD, missing.as_os_str(), missing)?,
+                Ok(_) => {}
+                Err(source) => return Err(StoreError::io("open", missing, source)),
             }
-            Err(source) => return Err(StoreError::io("open", parent, source)),
-        };
-        make_dir(holder.as_fd(), file_name(path), path)?;
-        let fd = open_absolute(path).map_err(|source| StoreError::io("open", path, source))?;
+        }
+        let fd = open_absolute(path, DIRECTORY)
+            .map_err(|source| StoreError::io("open", path, source))?;
         Self::checked(fd, path.to_owned())
     }
 
-    /// Opens a directory below this one, made (0700) if absent.
+    /// Makes the names of the store's directory and of its parent durable, whoever made them.
+    pub fn sync_root(&self) -> Result<(), StoreError> {
+        self.sync()?;
+        for holder in self.path.ancestors().skip(1).take(2) {
+            let error = |source| StoreError::io("sync", holder, source);
+            let fd = open_absolute(holder, DIRECTORY).map_err(error)?;
+            fs::fsync(fd).map_err(error)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a directory below this one, which must be there.
     pub fn subdir(&self, name: &str) -> Result<Self, StoreError> {
         let path = self.path.join(name);
-        let open = || fs::openat2(&self.fd, name, DIRECTORY, Mode::empty(), BENEATH);
-        let fd = match open() {
-            Err(Errno::NOENT) => {
-                make_dir(self.fd.as_fd(), OsStr::new(name), &path)?;
-                open()
-            }
-            other => other,
+        match fs::openat2(&self.fd, name, DIRECTORY, Mode::empty(), BENEATH) {
+            Ok(fd) => Self::checked(fd, path),
+            Err(Errno::NOENT) => Err(StoreError::Unsafe {
+                path,
+                rule: "a directory that stays in place",
+            }),
+            Err(source) => Err(StoreError::io("open", &path, source)),
         }
-        .map_err(|source| StoreError::io("open", &path, source))?;
-        Self::checked(fd, path)
+    }
+
+    /// The same, made (0700) if absent. Its name becomes durable by [`Dir::sync_root`].
+    pub fn make_subdir(&self, name: &str) -> Result<Self, StoreError> {
+        make_dir(self.fd.as_fd(), OsStr::new(name), &self.path.join(name))?;
+        let dir = self.subdir(name)?;
+        dir.sync()?;
+        Ok(dir)
     }
 
     fn checked(fd: OwnedFd, path: PathBuf) -> Result<Self, StoreError> {
@@ -279,22 +290,44 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-fn open_absolute(path: &Path) -> rustix::io::Result<OwnedFd> {
+fn open_absolute(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    fs::openat2(fs::CWD, path, DIRECTORY, Mode::empty(), resolve)
+    fs::openat2(fs::CWD, path, flags, Mode::empty(), resolve)
 }
 
-fn file_name(path: &Path) -> &OsStr {
-    path.file_name().unwrap_or(OsStr::new("."))
-}
-
-/// Makes a directory, or finds that another process has just made it, and syncs its holder.
+/// Makes a directory, or finds that another process has just made it.
 fn make_dir(holder: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<(), StoreError> {
     match fs::mkdirat(holder, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(source) => return Err(StoreError::io("make", path, source)),
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(source) => Err(StoreError::io("make", path, source)),
     }
-    fs::fsync(holder).map_err(|source| StoreError::io("sync the directory of", path, source))
+}
+
+/// Nobody but root and us may be able to move the store away. From the top down: what was found good above
+/// keeps what is below from being replaced.
+fn check_ancestors(path: &Path) -> Result<(), StoreError> {
+    let mut ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
+    ancestors.reverse();
+    for ancestor in ancestors {
+        let fd = match open_absolute(ancestor, DIRECTORY | OFlags::PATH) {
+            Ok(fd) => fd,
+            // We make it, or fail to.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(source) => return Err(StoreError::io("open", ancestor, source)),
+        };
+        let stat = fs::fstat(fd).map_err(|source| StoreError::io("examine", ancestor, source))?;
+        let ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        // In a sticky directory others can neither rename nor delete what is not theirs.
+        let shared = mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX);
+        if !ours || shared {
+            return Err(StoreError::Unsafe {
+                path: ancestor.to_owned(),
+                rule: "changeable by nobody but root and the user that the executor runs as",
+            });
+        }
+    }
+    Ok(())
 }
 
 fn check(stat: &Stat, kind: FileType, mode: RawMode, path: &Path) -> Result<(), StoreError> {

@@ -31,6 +31,8 @@ use records::{
     Claimed, Identity, JidRecord, MAX_RECORD_BYTES, RecordError, Tombstone, Why, decode, encode,
 };
 
+/// The file with the store's id.
+const IDENTITY: &str = "store.json";
 /// How long a change of the index waits for another one.
 const INDEX_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -112,21 +114,18 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store, and makes what is missing of it.
+    /// Opens the store; where there is none, makes one.
+    ///
+    /// `store.json` is the point from which on there is a store: it gets its name when all directories are
+    /// durable, and before the first record. If it is there, a directory that is not was lost, and with it
+    /// perhaps the claim of a job that would run again: that is an error, and nothing is made anew.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let root = Dir::open_root(path)?;
-        let name = "store.json";
         let identity: Identity = loop {
-            if let Some(json) = root.read(name, MAX_RECORD_BYTES)? {
-                break read_record(&root, name, &json)?;
+            if let Some(json) = root.read(IDENTITY, MAX_RECORD_BYTES)? {
+                break read_record(&root, IDENTITY, &json)?;
             }
-            // A crash before this file has its name leaves a store without an id, and without records.
-            root.create(
-                name,
-                &encode(Identity {
-                    id: Token::random(),
-                }),
-            )?;
+            Self::make(&root)?;
         };
         Ok(Store {
             jids: root.subdir("jids")?,
@@ -136,6 +135,23 @@ impl Store {
             locks: root.subdir("locks")?,
             id: identity.id,
         })
+    }
+
+    /// Makes a store, or finds that another executor has just made it. A crash before the last step leaves
+    /// directories without records, which the next one takes over.
+    fn make(root: &Dir) -> Result<(), StoreError> {
+        for name in ["jids", "requests", "reasons", "receipts", "locks"] {
+            let made = root.make_subdir(name)?;
+            if !made.names()?.is_empty() && root.peek(IDENTITY, MAX_RECORD_BYTES)?.is_none() {
+                return Err(StoreError::Unsafe {
+                    path: root.path_of(IDENTITY),
+                    rule: "a file that stays in place",
+                });
+            }
+        }
+        root.sync_root()?;
+        let id = Token::random();
+        root.create(IDENTITY, &encode(Identity { id })).map(drop)
     }
 
     /// The store's identity and the number of jids that it has a record of.

@@ -410,5 +410,96 @@ fn a_store_directory_that_is_not_private_is_refused() {
     let error = Store::open(Path::new("relative")).expect_err("refused");
     assert!(error.to_string().contains("absolute"));
     let error = Store::open(Path::new("/proc/no/such/place")).expect_err("refused");
-    assert!(error.to_string().contains("cannot open"), "{error}");
+    assert!(error.to_string().contains("cannot make"), "{error}");
+}
+
+#[test]
+fn a_store_that_lost_a_directory_or_its_identity_is_refused_and_nothing_is_made_anew() {
+    for lost in ["jids", "requests", "reasons", "receipts", "locks"] {
+        let scratch = scratch();
+        fs::remove_dir_all(scratch.path(lost)).expect("removed");
+        let error = Store::open(&scratch.path("")).expect_err("refused");
+        assert!(error.to_string().contains("stays in place"), "{error}");
+        assert!(!scratch.path(lost).exists());
+    }
+    let scratch = scratch();
+    let refused = scratch
+        .store
+        .refuse(&binding(1), 1, RefusalReason::Late)
+        .expect("refused");
+    fs::remove_file(scratch.path("store.json")).expect("removed");
+    let error = Store::open(&scratch.path("")).expect_err("refused");
+    assert!(error.to_string().contains("store.json"), "{error}");
+    assert!(!scratch.path("store.json").exists());
+    assert_eq!(
+        scratch.store.jid(binding(1).jid).expect("readable"),
+        Some(refused)
+    );
+}
+
+#[test]
+fn a_store_whose_making_was_cut_anywhere_is_made_by_the_next_executor() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut made = Vec::new();
+    for part in ["oduflow", "job-receipts", "jids", "requests", "locks"] {
+        made.push(part);
+        let path = directory.path().join(made.len().to_string());
+        fs::create_dir(&path).expect("made");
+        let store = path.join("oduflow/job-receipts");
+        for part in &made {
+            let part = match *part {
+                "oduflow" => path.join(part),
+                "job-receipts" => store.clone(),
+                part => store.join(part),
+            };
+            fs::create_dir(&part).expect("made");
+            fs::set_permissions(part, fs::Permissions::from_mode(0o700)).expect("changed");
+        }
+        let first = Store::open(&store).expect("a store").id;
+        assert_eq!(Store::open(&store).expect("a store").id, first);
+    }
+}
+
+#[test]
+fn of_many_executors_that_make_the_store_all_open_the_same_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("oduflow/job-receipts");
+    let start = Barrier::new(8);
+    let open = |n: u32| {
+        start.wait();
+        let store = Store::open(&path).expect("a store");
+        store
+            .refuse(&other_request(n), 1, RefusalReason::Late)
+            .expect("refused");
+        store.id
+    };
+    let ids: Vec<Token> = std::thread::scope(|scope| {
+        let open = &open;
+        let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || open(n))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
+        threads.into_iter().map(join).collect()
+    });
+    assert!(ids.iter().all(|id| *id == ids[0]));
+}
+
+#[test]
+fn a_store_below_a_directory_that_another_user_can_change_is_refused() {
+    let scratch = scratch();
+    let above = scratch.directory.path();
+    let open_with = |mode: u32| {
+        fs::set_permissions(above, fs::Permissions::from_mode(mode)).expect("changed");
+        Store::open(&scratch.path("")).map(drop)
+    };
+    open_with(0o755).expect("a store");
+    open_with(0o1777).expect("a sticky directory is fine");
+    for mode in [0o775, 0o757] {
+        let error = open_with(mode).expect_err("refused");
+        assert!(error.to_string().contains("nobody but root"), "{error}");
+    }
+    open_with(0o755).expect("a store");
+    // Only root can give a directory away.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(above, Some(65534), None).expect("given");
+        open_with(0o755).expect_err("refused");
+    }
 }

@@ -121,6 +121,9 @@ def _serve(function, args, kwargs):
         try:
             order = _receive(ours, buffer, locks)
             if order is not None and order["do"] == "call":
+                if len(locks) != 2:
+                    # Without both nothing would keep a second job out. The executor sees this process go.
+                    return {"error": "locks", "message": "the locks of the job did not arrive"}
                 _call(ours, order)
                 order = _receive(ours, buffer, locks)
         finally:
@@ -137,13 +140,13 @@ def _receive(sock, buffer, locks):
     """The next line, and the descriptors that came with it; none of them survives an exec."""
     while b"\n" not in buffer:
         try:
-            data, ancillary, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, flags, _ = sock.recvmsg(65536, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return None
         for _, _, content in ancillary:
-            locks.extend(array.array("i", content))
+            locks.extend(array.array("i", content[: len(content) // 4 * 4]))
         buffer += data
-        if not data or len(buffer) > MAX_LINE:
+        if not data or len(buffer) > MAX_LINE or flags & socket.MSG_CTRUNC:
             return None
     line, _, rest = bytes(buffer).partition(b"\n")
     buffer[:] = rest

@@ -39,6 +39,7 @@ pub(super) async fn run(gateway: Arc<Gateway>, stopped: impl Future<Output = ()>
         };
         let jids: HashSet<Jid> = awaiting.iter().map(|(_, jid)| *jid).collect();
         plan.retain(|jid, _| jids.contains(jid));
+        gateway.progress.keep_only(&jids);
         let schedule = gateway.schedule();
         for (request_id, jid) in awaiting {
             let (attempt, due) = plan.entry(jid).or_insert_with(|| {

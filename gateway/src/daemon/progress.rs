@@ -1,7 +1,7 @@
 //! The executors' last words while they run: `37/60`. Progress is no evidence, is not journaled, and is
 //! gone after a restart.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use gw_wire::id::Jid;
@@ -39,6 +39,11 @@ impl ProgressBoard {
     /// The job has ended.
     pub fn forget(&self, jid: Jid) {
         lock(&self.jobs).remove(&jid);
+    }
+
+    /// Forgets every job that is not open: a late word can come after the end.
+    pub fn keep_only(&self, open: &HashSet<Jid>) {
+        lock(&self.jobs).retain(|jid, _| open.contains(jid));
     }
 }
 

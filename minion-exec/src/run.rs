@@ -145,10 +145,14 @@ fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
         .clone()
         .map(|speaker| Progress::start(speaker, store.position().ok(), binding.clone()));
     let locks = claim.locks().each_ref().map(|lock| lock.fd());
-    if let Err(error) = session.worker.order(&order(call), &locks) {
-        tell(&format!("cannot tell Salt's worker what to call: {error}"));
-    }
-    let reduced = follow(&mut session.worker, progress.as_ref());
+    let reduced = match session.worker.order(&order(call), &locks) {
+        Ok(()) => follow(&mut session.worker, progress.as_ref()),
+        // It has not got the whole order; but that is no evidence of it, and claimed is claimed.
+        Err(error) => {
+            tell(&format!("cannot tell Salt's worker what to call: {error}"));
+            Reduced::unknown(UnknownReason::WorkerDied)
+        }
+    };
     drop(progress);
     let answer = match commit(store, &claim, &reduced) {
         Some(receipt) => Answer::Receipt {

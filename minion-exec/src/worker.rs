@@ -4,16 +4,16 @@
 //! a pidfd: a socket that ends says nothing, since what a state started may have inherited the other end.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg, sockopt,
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg,
+    shutdown, sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -191,8 +191,18 @@ impl Worker {
         }
     }
 
-    /// Gives an order, with descriptors if there are any.
+    /// Gives an order, with descriptors if there are any. After an error the connection is over both ways:
+    /// the worker, which waits for its order, must not wait for ever, and we not for its result.
     pub fn order(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let given = self.send(order, fds);
+        if given.is_err() {
+            // It fails only if the connection is over already.
+            let _over = shutdown(&self.socket, Shutdown::Both);
+        }
+        given
+    }
+
+    fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -203,14 +213,17 @@ impl Worker {
                 "there is room for the descriptors of two locks"
             );
         }
-        let sent = loop {
-            let iov = [IoSlice::new(&line)];
+        let mut sent = 0;
+        while sent < line.len() {
+            let iov = [IoSlice::new(&line[sent..])];
             match sendmsg(&self.socket, &iov, &mut control, SendFlags::NOSIGNAL) {
+                // The descriptors went with the first byte.
+                Ok(more) => (sent, control) = (sent + more, SendAncillaryBuffer::default()),
                 Err(Errno::INTR) => {}
-                other => break other?,
+                Err(errno) => return Err(errno.into()),
             }
-        };
-        UnixStream::from(self.socket.try_clone()?).write_all(&line[sent..])
+        }
+        Ok(())
     }
 
     fn take_line(&mut self) -> Option<Vec<u8>> {

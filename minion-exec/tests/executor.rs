@@ -258,6 +258,16 @@ fn a_killed_worker_makes_an_unknown_receipt_at_once() {
 }
 
 #[test]
+fn a_worker_that_cannot_be_told_what_to_call_makes_an_unknown_receipt() {
+    let minion = Minion::new();
+    let job = Job::fresh();
+    // Its end of the socket is closed before the order, and its process (this one) lives on.
+    drop(minion.run(&job));
+    let want = (Outcome::Unknown, 0, 0, Some(UnknownReason::WorkerDied));
+    assert_eq!(outcome(&minion.end_of(&job)), want);
+}
+
+#[test]
 fn what_comes_too_late_too_early_or_out_of_order_is_refused_for_ever() {
     let minion = Minion::new();
     let earlier = Job::fresh();

@@ -71,7 +71,8 @@ enum Decision {
     Run(Claim, StateCall),
 }
 
-/// Whether this call may run. Every refusal is a tombstone before it is an answer.
+/// Whether this call may run. Every refusal is a tombstone before it is an answer, and a request that was
+/// claimed before is a conflict before it is anything else.
 fn decide(
     session: &Session,
     store: &Store,
@@ -83,8 +84,11 @@ fn decide(
     let generation = metadata.map_or(1, |metadata| metadata.generation);
     let answer = |answer| Ok(Decision::Answer(answer));
     let refuse = |reason| {
-        let record = store.refuse(&binding, generation, reason)?;
-        Ok(Decision::Answer(known(store, &binding, record)?))
+        let answer = match store.refuse(&binding, generation, reason)? {
+            Some(record) => known(store, &binding, record)?,
+            None => conflict(store, &binding)?,
+        };
+        Ok(Decision::Answer(answer))
     };
 
     if store.jid(binding.jid)?.is_some() {
@@ -108,9 +112,6 @@ fn decide(
     }
     if binding.jid.time().duration_since(now) > CLOCK_TOLERANCE {
         return refuse(RefusalReason::Clock);
-    }
-    if store.request(binding.request_id)?.is_some() {
-        return answer(conflict(store, &binding)?);
     }
     let Some(execution) = store.lock_execution()? else {
         return refuse(RefusalReason::Busy);

@@ -169,6 +169,20 @@ fn the_same_request_under_another_jid_is_a_conflict_that_shows_the_receipt() {
             ..
         }
     ));
+    // Whatever else would refuse it.
+    type Change = fn(&mut Value);
+    let changes: [Change; 3] = [
+        |f| f["metadata"]["gw"]["not_after"] = 1.into(),
+        |f| f["sudo_user"] = true.into(),
+        |f| f["unexpected"] = 1.into(),
+    ];
+    for change in changes {
+        let again = job.again();
+        let mut facts = minion.run_facts(&again);
+        change(&mut facts);
+        assert_eq!(minion.start("run", &facts).returned(), no_return());
+        assert_eq!(minion.end_of(&again).kind(), "conflict");
+    }
     assert_eq!(minion.jid_files(), 1);
 }
 

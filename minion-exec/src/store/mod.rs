@@ -247,21 +247,12 @@ impl Store {
         locks: [Lock; 2],
     ) -> Result<ClaimOutcome, StoreError> {
         let _index = Lock::take(&self.locks, INDEX, INDEX_PATIENCE)?;
-        let scan = self.scan(binding.request_id)?;
-        let may_dispatch_again = |record: &JidRecord| match record {
-            JidRecord::Claim(_) => false,
-            JidRecord::Tombstone(tombstone) => tombstone.generation < generation,
+        let floor = match self.standing(binding, generation)? {
+            Standing::Known(record) => return Ok(ClaimOutcome::Known(record)),
+            Standing::Conflict => return Ok(ClaimOutcome::Conflict),
+            Standing::Fresh(floor) => floor,
         };
-        if let Some(record) = self.jid(binding.jid)? {
-            return Ok(ClaimOutcome::Known(record));
-        }
-        if self.request(binding.request_id)?.is_some()
-            || self.receipt(binding.request_id)?.is_some()
-            || !scan.of_request.iter().all(may_dispatch_again)
-        {
-            return Ok(ClaimOutcome::Conflict);
-        }
-        if scan.floor.is_some_and(|floor| binding.jid < floor) {
+        if floor.is_some_and(|floor| binding.jid < floor) {
             return Ok(ClaimOutcome::BelowFloor);
         }
         let claimed = Claimed {
@@ -288,14 +279,20 @@ impl Store {
         Ok(ClaimOutcome::Claimed(Claim { claimed, locks }))
     }
 
-    /// Makes the jid unrunnable for ever, unless it has a record already: then that one is given.
+    /// Makes the jid unrunnable for ever, unless it has a record already: then that one is given. `None` if
+    /// the request does not allow another dispatch (**one-claim**): then nothing was changed.
     pub fn refuse(
         &self,
         binding: &Binding,
         generation: u32,
         reason: RefusalReason,
-    ) -> Result<JidRecord, StoreError> {
+    ) -> Result<Option<JidRecord>, StoreError> {
         let _index = Lock::take(&self.locks, INDEX, INDEX_PATIENCE)?;
+        match self.standing(binding, generation)? {
+            Standing::Known(record) => return Ok(Some(record)),
+            Standing::Conflict => return Ok(None),
+            Standing::Fresh(_) => {}
+        }
         let name = json_name(binding.jid.as_str());
         let record = JidRecord::Tombstone(Tombstone {
             binding: binding.clone(),
@@ -305,12 +302,34 @@ impl Store {
         });
         // A crash before this leaves nothing, and the jid may run when it is delivered again.
         match self.jids.create(&name, &encode(&record))? {
-            Created::New => Ok(record),
-            Created::Exists => self.jid(binding.jid)?.ok_or(StoreError::Unsafe {
-                path: self.jids.path_of(&name),
-                rule: "a file that stays in place",
-            }),
+            Created::New => Ok(Some(record)),
+            Created::Exists => match self.jid(binding.jid)? {
+                Some(record) => Ok(Some(record)),
+                None => Err(StoreError::Unsafe {
+                    path: self.jids.path_of(&name),
+                    rule: "a file that stays in place",
+                }),
+            },
         }
+    }
+
+    /// What is known of a jid and its request. It holds for as long as the index lock is held.
+    fn standing(&self, binding: &Binding, generation: u32) -> Result<Standing, StoreError> {
+        let scan = self.scan(binding.request_id)?;
+        let may_dispatch_again = |record: &JidRecord| match record {
+            JidRecord::Claim(_) => false,
+            JidRecord::Tombstone(tombstone) => tombstone.generation < generation,
+        };
+        if let Some(record) = self.jid(binding.jid)? {
+            return Ok(Standing::Known(record));
+        }
+        if self.request(binding.request_id)?.is_some()
+            || self.receipt(binding.request_id)?.is_some()
+            || !scan.of_request.iter().all(may_dispatch_again)
+        {
+            return Ok(Standing::Conflict);
+        }
+        Ok(Standing::Fresh(scan.floor))
     }
 
     /// Reads every jid's record for the floor and for what is known of one request.
@@ -350,6 +369,15 @@ impl Store {
         }
         Ok(record)
     }
+}
+
+enum Standing {
+    /// The jid has a record.
+    Known(JidRecord),
+    /// The request does not allow another dispatch under this jid.
+    Conflict,
+    /// The jid may be claimed or refused; with the floor.
+    Fresh(Option<Jid>),
 }
 
 #[derive(Default)]

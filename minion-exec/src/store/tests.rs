@@ -96,6 +96,7 @@ fn of_many_claims_and_refusals_of_one_jid_exactly_one_wins_and_all_read_it() {
                         if n % 2 == 0 {
                             return store
                                 .refuse(binding, 1, RefusalReason::Late)
+                                .expect("the store works")
                                 .expect("refused or known");
                         }
                         let locks = [
@@ -187,7 +188,12 @@ fn a_request_is_claimed_once_whatever_jid_and_generation_it_comes_with() {
         scratch.claim(&binding(6), 9),
         ClaimOutcome::Conflict
     ));
-    assert_eq!(scratch.store.jid(binding(6).jid).expect("readable"), None);
+    // Nor is there anything to refuse: what became of the request is known.
+    let refused = scratch.store.refuse(&binding(7), 9, RefusalReason::Late);
+    assert_eq!(refused.expect("the store works"), None);
+    for n in [6, 7] {
+        assert_eq!(scratch.store.jid(binding(n).jid).expect("readable"), None);
+    }
 }
 
 #[test]
@@ -433,7 +439,7 @@ fn a_store_that_lost_a_directory_or_its_identity_is_refused_and_nothing_is_made_
     assert!(!scratch.path("store.json").exists());
     assert_eq!(
         scratch.store.jid(binding(1).jid).expect("readable"),
-        Some(refused)
+        refused
     );
 }
 

@@ -166,9 +166,12 @@ fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
         },
         None => Answer::Abandoned { binding },
     };
-    // The worker keeps its descriptors of the locks until it has its return.
-    drop(claim);
+    // The worker keeps its descriptors of the locks until it has its return. If it died, what the state
+    // started may go on: no other job begins beside it at least until the gateway has been told, or our
+    // patience is over.
+    let kept = (reduced.reason == Some(UnknownReason::WorkerDied)).then_some(claim);
     session.answer(Some(store), answer, EVIDENCE_PATIENCE);
+    drop(kept);
 }
 
 fn order(call: StateCall) -> Order {

@@ -20,12 +20,17 @@ use crate::reply::{EVIDENCE_PATIENCE, Speaker};
 use crate::request::{Job, StateCall};
 use crate::session::{Session, tell};
 use crate::status::{conflict, status};
+use crate::store::lock::Lock;
 use crate::store::records::JidRecord;
 use crate::store::{Claim, ClaimOutcome, Store, StoreError};
 use crate::worker::{Event, Order, Word, Worker};
 
 /// How far a jid may lie ahead of the minion's clock.
 const CLOCK_TOLERANCE: jiff::SignedDuration = jiff::SignedDuration::from_mins(5);
+/// How long a publication waits for the claim of a twin that has the request's lock, and the pause between
+/// two looks.
+const TWIN_PATIENCE: Duration = Duration::from_secs(2);
+const TWIN_PAUSE: Duration = Duration::from_millis(10);
 /// How long a receipt is tried to be made durable, and the pause between two tries.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
 const COMMIT_PAUSE: Duration = Duration::from_secs(1);
@@ -113,10 +118,10 @@ fn decide(
     if binding.jid.time().duration_since(now) > CLOCK_TOLERANCE {
         return refuse(RefusalReason::Clock);
     }
-    let Some(execution) = store.lock_execution()? else {
+    let Some(request) = lock_request(store, &binding)? else {
         return refuse(RefusalReason::Busy);
     };
-    let Some(request) = store.lock_request(binding.request_id)? else {
+    let Some(execution) = store.lock_execution()? else {
         return refuse(RefusalReason::Busy);
     };
     match store.claim(&binding, generation, [execution, request])? {
@@ -124,6 +129,26 @@ fn decide(
         ClaimOutcome::Known(record) => answer(known(store, &binding, record)?),
         ClaimOutcome::Conflict => answer(conflict(store, &binding)?),
         ClaimOutcome::BelowFloor => refuse(RefusalReason::BelowFloor),
+    }
+}
+
+/// Takes the request's lock; `None` if somebody has it.
+///
+/// It comes before the execution lock, for whoever has it may be this very publication, delivered twice at
+/// once, and must not find its jid refused by its twin: the later one waits for the other's claim, and
+/// refuses only when that does not come.
+fn lock_request(store: &Store, binding: &Binding) -> Result<Option<Lock>, StoreError> {
+    let until = Instant::now() + TWIN_PATIENCE;
+    loop {
+        let lock = store.lock_request(binding.request_id)?;
+        if lock.is_some()
+            || store.jid(binding.jid)?.is_some()
+            || store.request(binding.request_id)?.is_some()
+            || Instant::now() >= until
+        {
+            return Ok(lock);
+        }
+        thread::sleep(TWIN_PAUSE);
     }
 }
 

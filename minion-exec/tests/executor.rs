@@ -146,6 +146,26 @@ fn the_same_publication_delivered_again_is_not_called_again() {
 }
 
 #[test]
+fn of_the_same_publication_delivered_twice_at_once_one_runs_and_none_is_refused() {
+    for _ in 0..5 {
+        let minion = Minion::new();
+        let job = Job::fresh();
+        // Both are under way before the first one can claim.
+        let index = minion.hold_index();
+        let twins = [minion.run(&job), minion.run(&job)];
+        std::thread::sleep(Duration::from_millis(300));
+        drop(index);
+        let calls = twins.map(|mut twin| {
+            let called = twin.order()["do"] == "call";
+            called.then(|| twin.finish(1, 0));
+            u32::from(called)
+        });
+        assert_eq!(calls.iter().sum::<u32>(), 1);
+        assert_eq!(outcome(&minion.end_of(&job)).0, Outcome::Succeeded);
+    }
+}
+
+#[test]
 fn the_same_request_under_another_jid_is_a_conflict_that_shows_the_receipt() {
     let minion = Minion::new();
     let job = Job::fresh();

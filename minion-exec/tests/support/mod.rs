@@ -10,6 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gw_exec::store::Store;
+use gw_exec::store::dir::Dir;
+use gw_exec::store::lock::{INDEX, Lock};
 use gw_wire::id::{Jid, RequestId, Token};
 use gw_wire::key::PublicKey;
 use gw_wire::reply::{Acknowledgement, Answer, Reply, UnverifiedReply};
@@ -173,6 +176,13 @@ impl Minion {
 
     pub fn forget_replies(&self) {
         self.replies.lock().expect("no panic").clear();
+    }
+
+    /// Holds back every claim and refusal until it is dropped.
+    pub fn hold_index(&self) -> Lock {
+        Store::open(&self.store()).expect("a store");
+        let locks = Dir::open_root(&self.store().join("locks")).expect("a directory");
+        Lock::take(&locks, INDEX, PATIENCE).expect("free")
     }
 
     pub fn jid_files(&self) -> usize {

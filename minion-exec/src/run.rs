@@ -110,13 +110,16 @@ fn decide(
         tell(problem.explain());
         return refuse(RefusalReason::Incapable);
     }
-    let now = gw_wire::id::now();
     let not_after = metadata.and_then(|metadata| metadata.not_after);
-    if not_after.is_some_and(|not_after| now.as_second() > not_after) {
-        return refuse(RefusalReason::Late);
-    }
-    if binding.jid.time().duration_since(now) > CLOCK_TOLERANCE {
-        return refuse(RefusalReason::Clock);
+    let untimely = || {
+        let now = gw_wire::id::now();
+        let late = not_after.is_some_and(|not_after| now.as_second() > not_after);
+        let early = binding.jid.time().duration_since(now) > CLOCK_TOLERANCE;
+        late.then_some(RefusalReason::Late)
+            .or(early.then_some(RefusalReason::Clock))
+    };
+    if let Some(reason) = untimely() {
+        return refuse(reason);
     }
     let Some(request) = lock_request(store, &binding)? else {
         return refuse(RefusalReason::Busy);
@@ -124,11 +127,11 @@ fn decide(
     let Some(execution) = store.lock_execution()? else {
         return refuse(RefusalReason::Busy);
     };
-    match store.claim(&binding, generation, [execution, request])? {
+    match store.claim(&binding, generation, untimely, [execution, request])? {
         ClaimOutcome::Claimed(claim) => Ok(Decision::Run(claim, call)),
         ClaimOutcome::Known(record) => answer(known(store, &binding, record)?),
         ClaimOutcome::Conflict => answer(conflict(store, &binding)?),
-        ClaimOutcome::BelowFloor => refuse(RefusalReason::BelowFloor),
+        ClaimOutcome::Refuse(reason) => refuse(reason),
     }
 }
 

@@ -352,6 +352,20 @@ fn what_comes_too_late_too_early_or_out_of_order_is_refused_for_ever() {
 }
 
 #[test]
+fn a_job_that_becomes_late_while_it_waits_for_the_store_is_refused() {
+    let minion = Minion::new();
+    let job = Job::fresh();
+    let index = minion.hold_index();
+    let mut facts = minion.run_facts(&job);
+    facts["metadata"]["gw"]["not_after"] = (gw_wire::id::now().as_second() + 1).into();
+    let mut call = minion.start("run", &facts);
+    std::thread::sleep(Duration::from_millis(2500));
+    drop(index);
+    assert_eq!(call.returned(), no_return());
+    assert_eq!(refusal(&minion.end_of(&job)), RefusalReason::Late);
+}
+
+#[test]
 fn an_invalid_request_is_refused_by_name_or_answered_with_an_error() {
     let minion = Minion::new();
     for (change, value) in [

@@ -98,8 +98,8 @@ pub enum ClaimOutcome {
     Known(JidRecord),
     /// The request was claimed before, or its earlier dispatches do not allow another.
     Conflict,
-    /// A higher jid was claimed or refused before; nothing was changed.
-    BelowFloor,
+    /// It must be refused; nothing was changed.
+    Refuse(RefusalReason),
 }
 
 /// An open store.
@@ -240,10 +240,13 @@ impl Store {
     /// A request id is claimed at most once: both files are first-of-their-name, and any earlier jid of the
     /// request allows another only if all of them are tombstones of a lower generation. An error, too,
     /// means "do not run": the claim may have become durable without us knowing.
+    ///
+    /// `untimely` is asked at the last moment whether it is too late, or too early, to begin.
     pub fn claim(
         &self,
         binding: &Binding,
         generation: u32,
+        untimely: impl FnOnce() -> Option<RefusalReason>,
         locks: [Lock; 2],
     ) -> Result<ClaimOutcome, StoreError> {
         let _index = Lock::take(&self.locks, INDEX, INDEX_PATIENCE)?;
@@ -253,7 +256,11 @@ impl Store {
             Standing::Fresh(floor) => floor,
         };
         if floor.is_some_and(|floor| binding.jid < floor) {
-            return Ok(ClaimOutcome::BelowFloor);
+            return Ok(ClaimOutcome::Refuse(RefusalReason::BelowFloor));
+        }
+        // Locks and a slow disk may have taken long.
+        if let Some(reason) = untimely() {
+            return Ok(ClaimOutcome::Refuse(reason));
         }
         let claimed = Claimed {
             binding: binding.clone(),

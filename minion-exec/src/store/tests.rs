@@ -38,7 +38,7 @@ fn claim(store: &Store, binding: &Binding, generation: u32) -> ClaimOutcome {
         .expect("lockable")
         .expect("free");
     store
-        .claim(binding, generation, [execution, request])
+        .claim(binding, generation, || None, [execution, request])
         .expect("the store works")
 }
 
@@ -104,7 +104,10 @@ fn of_many_claims_and_refusals_of_one_jid_exactly_one_wins_and_all_read_it() {
                             Lock::try_take(&store.locks, &format!("b{n}")),
                         ]
                         .map(|lock| lock.expect("lockable").expect("free"));
-                        match store.claim(binding, 1, locks).expect("the store works") {
+                        match store
+                            .claim(binding, 1, || None, locks)
+                            .expect("the store works")
+                        {
                             ClaimOutcome::Claimed(claim) => {
                                 JidRecord::Claim(claim.claimed().clone())
                             }
@@ -224,7 +227,7 @@ fn a_jid_below_the_floor_is_not_claimed_unless_the_floor_lay_ahead_of_the_clock(
     claimed(scratch.claim(&other_request(5), 1));
     assert!(matches!(
         scratch.claim(&other_request(4), 1),
-        ClaimOutcome::BelowFloor
+        ClaimOutcome::Refuse(RefusalReason::BelowFloor)
     ));
     scratch
         .store
@@ -232,7 +235,7 @@ fn a_jid_below_the_floor_is_not_claimed_unless_the_floor_lay_ahead_of_the_clock(
         .expect("refused");
     assert!(matches!(
         scratch.claim(&other_request(6), 1),
-        ClaimOutcome::BelowFloor
+        ClaimOutcome::Refuse(RefusalReason::BelowFloor)
     ));
     claimed(scratch.claim(&other_request(8), 1));
 }
@@ -310,7 +313,7 @@ fn spoiled(spoil: impl FnOnce(&Path)) -> String {
     });
     scratch
         .store
-        .claim(&other_request(2), 1, locks)
+        .claim(&other_request(2), 1, || None, locks)
         .expect_err("nothing runs on a spoiled store");
     let after = fs::symlink_metadata(&path).expect("still there");
     assert_eq!(

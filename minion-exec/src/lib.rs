@@ -31,7 +31,7 @@ pub mod worker;
 #[cfg(test)]
 mod testing;
 
-use gw_wire::reply::{Answer, NotClaimedReason};
+use gw_wire::reply::Answer;
 
 use reply::ANSWER_PATIENCE;
 use session::Session;
@@ -73,17 +73,18 @@ fn answer_status(session: Session) {
         Ok(asked) => asked,
         Err(error) => return session.fail("invalid", &error.to_string()),
     };
-    let unusable = Answer::NotClaimed {
-        binding: asked.clone(),
-        reason: NotClaimedReason::Store,
+    let Some(store) = session.open_store() else {
+        return session.fail_store();
     };
-    let store = session.open_store();
-    let answer = match &store {
-        None => unusable,
-        Some(store) => status::status(store, &asked).unwrap_or_else(|error| {
+    let answer = match status::status(&store, &asked) {
+        Ok(answer) => Some(answer),
+        Err(error) => {
             Session::report(&error);
-            unusable
-        }),
+            status::despite_error(&store, &asked)
+        }
     };
-    session.answer(store.as_ref(), answer, ANSWER_PATIENCE);
+    match answer {
+        Some(answer) => session.answer(Some(&store), answer, ANSWER_PATIENCE),
+        None => session.fail_store(),
+    }
 }

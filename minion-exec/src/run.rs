@@ -4,22 +4,21 @@
 //! (**claim-before-run**), have the worker call the one function, reduce, commit the receipt
 //! (**receipt-before-return**), release the worker, send the signed receipt.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gw_wire::receipt::{Binding, Receipt};
-use gw_wire::reply::{
-    Answer, NotClaimedReason, Problem, RefusalReason, StorePosition, UnknownReason,
-};
+use gw_wire::reply::{Answer, Problem, RefusalReason, StorePosition, UnknownReason};
 use serde_json::{Map, Value, json};
 
 use crate::reduce::{Reduced, reduce};
 use crate::reply::{EVIDENCE_PATIENCE, Speaker};
 use crate::request::{Job, StateCall};
 use crate::session::{Session, tell};
-use crate::status::{conflict, status};
+use crate::status::{conflict, despite_error, status};
 use crate::store::lock::Lock;
 use crate::store::records::JidRecord;
 use crate::store::{Claim, ClaimOutcome, Store, StoreError};
@@ -49,12 +48,8 @@ pub fn run(session: Session) {
         return session.fail("not_published", Problem::NotPublished.explain());
     }
     let binding = job.binding.clone();
-    let not_claimed = Answer::NotClaimed {
-        binding: binding.clone(),
-        reason: NotClaimedReason::Store,
-    };
     let Some(store) = session.open_store() else {
-        return session.answer(None, not_claimed, EVIDENCE_PATIENCE);
+        return session.fail_store();
     };
     match decide(&session, &store, job, &problems) {
         Ok(Decision::Answer(answer)) => session.answer(Some(&store), answer, EVIDENCE_PATIENCE),
@@ -62,11 +57,10 @@ pub fn run(session: Session) {
         Err(error) => {
             Session::report(&error);
             // Whatever became durable before the error decides; the jid's file is read again.
-            let answer = match store.jid(binding.jid) {
-                Ok(Some(_)) => status(&store, &binding).unwrap_or(Answer::Abandoned { binding }),
-                Ok(None) | Err(_) => not_claimed,
-            };
-            session.answer(Some(&store), answer, EVIDENCE_PATIENCE);
+            match despite_error(&store, &binding) {
+                Some(answer) => session.answer(Some(&store), answer, EVIDENCE_PATIENCE),
+                None => session.fail_store(),
+            }
         }
     }
 }
@@ -169,10 +163,11 @@ fn known(store: &Store, asked: &Binding, record: JidRecord) -> Result<Answer, St
 /// Has the worker call the function, and commits what came of it.
 fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
     let binding = claim.claimed().binding.clone();
-    let progress = session
-        .speaker
-        .clone()
-        .map(|speaker| Progress::start(speaker, store.position().ok(), binding.clone()));
+    let progress = session.speaker.clone().and_then(|speaker| {
+        Progress::start(speaker, store.position().ok(), binding.clone())
+            .inspect_err(|error| tell(&format!("there will be no progress: {error}")))
+            .ok()
+    });
     let locks = claim.locks().each_ref().map(|lock| lock.fd());
     let reduced = match session.worker.order(&order(call), &locks) {
         Ok(()) => follow(&mut session.worker, progress.as_ref()),
@@ -273,10 +268,16 @@ struct Progress {
 }
 
 impl Progress {
-    fn start(speaker: Arc<Speaker>, store: Option<StorePosition>, binding: Binding) -> Self {
+    fn start(
+        speaker: Arc<Speaker>,
+        store: Option<StorePosition>,
+        binding: Binding,
+    ) -> io::Result<Self> {
         let (updates, received) = channel();
-        thread::spawn(move || tell_progress(&speaker, store, &binding, &received));
-        Progress { updates }
+        // Not `thread::spawn`, which panics when the system has no thread left.
+        thread::Builder::new()
+            .spawn(move || tell_progress(&speaker, store, &binding, &received))?;
+        Ok(Progress { updates })
     }
 
     fn update(&self, done: u32, total: u32) {

@@ -116,6 +116,11 @@ impl Session {
         fail(&self.worker, code, message);
     }
 
+    /// Ends the call where nothing is certain, since the store cannot be read: no reply is sent.
+    pub fn fail_store(self) {
+        self.fail("store", "the receipt store cannot be used");
+    }
+
     /// Tells of an error of the store on standard error.
     pub fn report(error: &StoreError) {
         tell(&chain(error));

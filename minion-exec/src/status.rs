@@ -1,7 +1,7 @@
 //! What became of a job, read from the store. Nothing here writes.
 
 use gw_wire::receipt::Binding;
-use gw_wire::reply::Answer;
+use gw_wire::reply::{Answer, NotClaimedReason};
 
 use crate::store::records::{Claimed, JidRecord};
 use crate::store::{Store, StoreError};
@@ -33,6 +33,33 @@ pub fn status(store: &Store, asked: &Binding) -> Result<Answer, StoreError> {
             }
             Ok(receipt(store, &claimed)?.unwrap_or(Answer::Abandoned { binding }))
         }
+    }
+}
+
+/// What is certain about the job although an error stood in the way; `None` if nothing is. `not_claimed` is
+/// certain only if its jid can be looked up and has no record.
+pub fn despite_error(store: &Store, asked: &Binding) -> Option<Answer> {
+    let binding = asked.clone();
+    let Some(record) = store.jid(asked.jid).ok()? else {
+        let reason = NotClaimedReason::Store;
+        return Some(Answer::NotClaimed { binding, reason });
+    };
+    if let Ok(answer) = status(store, asked) {
+        return Some(answer);
+    }
+    match record {
+        JidRecord::Claim(claimed) if claimed.binding == *asked => {
+            Some(if store.is_running(asked.request_id).ok()? {
+                Answer::Running {
+                    binding,
+                    done: None,
+                    total: None,
+                }
+            } else {
+                Answer::Abandoned { binding }
+            })
+        }
+        _ => None,
     }
 }
 

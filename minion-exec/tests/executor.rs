@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gw_wire::id::Jid;
 use gw_wire::receipt::Outcome;
-use gw_wire::reply::{Answer, NotClaimedReason, Problem, RefusalReason, UnknownReason};
+use gw_wire::reply::{Answer, NotClaimedReason, Problem, RefusalReason, Reply, UnknownReason};
 use serde_json::{Value, json};
 use support::{Call, Job, Minion, fresh_jid};
 
@@ -130,9 +131,13 @@ fn the_same_publication_delivered_again_is_not_called_again() {
     let job = Job::fresh();
     let mut first = minion.run(&job);
     first.called();
-    // While it runs.
+    // While it runs. What the first executor says by itself comes before this, or with a count.
+    first.say(&json!({"progress": [1, 2]}));
+    let counted = |reply: &Reply| matches!(reply.answer, Answer::Running { done: Some(1), .. });
+    minion.reply(counted);
+    minion.forget_replies();
     assert_eq!(minion.run(&job).returned(), no_return());
-    minion.reply(|reply| reply.answer.kind() == "running");
+    minion.reply(|reply| reply.answer.kind() == "running" && !counted(reply));
     first.finish(1, 0);
     drop(first);
     let answer = minion.end_of(&job);
@@ -487,8 +492,7 @@ fn an_incapable_minion_says_why_and_refuses() {
     .expect("moved");
     assert_eq!(ask(&|_| {}).problems, [Problem::Store]);
     let job = Job::fresh();
-    assert_eq!(minion.run(&job).returned(), no_return());
-    assert_eq!(minion.end_of(&job).kind(), "not_claimed");
+    assert_eq!(minion.run(&job).returned()["error"], "store");
     std::fs::rename(
         minion.store().with_file_name("lost"),
         minion.store().join("jids"),
@@ -517,15 +521,14 @@ fn without_a_usable_store_nothing_is_claimed_and_without_a_key_nothing_is_begun(
     let job = Job::fresh();
     let mut facts = minion.run_facts(&job);
     facts["store"] = "/proc/none".into();
-    assert_eq!(minion.start("run", &facts).returned(), no_return());
-    let answer = minion.end_of(&job);
-    assert!(matches!(
-        answer,
-        Answer::NotClaimed {
-            reason: NotClaimedReason::Store,
-            ..
-        }
-    ));
+    // Whether the job was claimed cannot be said, and so it is not.
+    for function in ["run", "status"] {
+        facts["args"] = json!({"request_id": job.request_id, "profile": "configure",
+            "state_data_json": "", "state_digest": "", "jid": job.jid});
+        let returned = minion.start(function, &facts).returned();
+        assert_eq!(returned["error"], "store", "{returned}");
+    }
+    assert!(minion.all_replies().is_empty());
 
     let mut facts = minion.run_facts(&job);
     facts["master_ip"] = "salt".into();
@@ -541,6 +544,39 @@ fn without_a_usable_store_nothing_is_claimed_and_without_a_key_nothing_is_begun(
     std::fs::remove_file(minion.key()).expect("removed");
     assert_eq!(minion.run(&job).returned()["error"], "cannot_sign");
     assert!(!minion.store().exists());
+}
+
+#[test]
+fn not_claimed_is_said_only_of_a_job_that_has_no_claim() {
+    let minion = Minion::new();
+    let job = Job::fresh();
+    let mut call = minion.run(&job);
+    call.called();
+    std::fs::write(minion.receipt_file(&job), "in the way").expect("written");
+    assert_eq!(minion.status(&job).kind(), "running");
+    let executor = Arc::clone(&call.executor);
+    executor.lock().expect("no panic").kill().expect("killed");
+    executor.lock().expect("no panic").wait().expect("gone");
+    drop(call);
+    assert_eq!(minion.status(&job).kind(), "abandoned");
+
+    // Nothing can be claimed or refused while one jid's record is damaged; this one has no record.
+    let jids = minion.store().join("jids");
+    std::fs::write(jids.join(format!("{}.json", fresh_jid())), "").expect("written");
+    let other = Job::fresh();
+    assert_eq!(minion.run(&other).returned(), no_return());
+    assert!(matches!(
+        minion.end_of(&other),
+        Answer::NotClaimed {
+            reason: NotClaimedReason::Store,
+            ..
+        }
+    ));
+    // And of this one it cannot be said.
+    std::fs::write(jids.join(format!("{}.json", job.jid)), "").expect("damaged");
+    minion.forget_replies();
+    assert_eq!(minion.run(&job).returned()["error"], "store");
+    assert!(minion.all_replies().is_empty());
 }
 
 #[test]

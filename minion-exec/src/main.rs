@@ -13,7 +13,8 @@ use nix::sys::signal::{SigSet, Signal};
 /// Salt's execution module oduflow_job starts this program for every call and speaks with it over a socket
 /// on standard input; it is of no use by hand. It reads and writes only the receipt store that the minion's
 /// configuration names (oduflow_job: store, by default /var/lib/oduflow/job-receipts), and reads the
-/// minion's Salt key to sign its answers. It ends by itself, at the latest ten minutes after its job;
+/// minion's Salt key to sign its answers. It lives as long as its job does, and then until the gateway has
+/// acknowledged the answer: about eleven minutes, if nobody does and the disk takes nothing at first.
 /// SIGTERM, SIGINT and SIGHUP do not end it sooner.
 #[derive(Parser)]
 #[command(name = "gw-exec", version, about, long_about)]
@@ -32,15 +33,17 @@ enum Call {
     Capability,
 }
 
-/// 0: the call was answered. 1: Salt's worker was gone or could not be spoken with. 2: not started by it.
+/// 0: the call was served, whether or not its answer arrived. 1: Salt's worker was gone or could not be spoken
+/// with. 2: not started by it, or with other arguments.
 fn main() -> ExitCode {
     let function = match Command::parse().function {
         Call::Run => Function::Run,
         Call::Status => Function::Status,
         Call::Capability => Function::Capability,
     };
-    // Salt's worker, told to end, tells its children to end as well (`salt/utils/process.py`,
-    // `SignalHandlingProcess`, 3006.27): just when its job needs somebody to say that it was cut.
+    // Salt's worker, told to end, sends SIGTERM to its descendants first (`salt/utils/process.py`,
+    // `SignalHandlingProcess`, 3006.27): just when its job needs somebody to say that it was cut. Before this
+    // line it ends us, and nothing has been claimed.
     let mut polite = SigSet::empty();
     polite.extend([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     if let Err(errno) = polite.thread_block() {

@@ -2,9 +2,10 @@
 //!
 //! # one-run
 //! A lock belongs to an open file description (`F_OFD_SETLK`), and so to everyone who holds a descriptor
-//! of it: the executor and, once it was passed the descriptor, the Salt worker. It lasts until both are
-//! gone. It is probed by `F_OFD_GETLK`, which takes nothing. Lock files are never unlinked, and after
-//! locking the name must still lead to the file locked: else two holders could each have "the" lock.
+//! of it: the executor, the Salt worker once it was passed one, and what the worker forks without an exec
+//! meanwhile. It lasts until all of them have closed theirs. It is probed by `F_OFD_GETLK`, which takes
+//! nothing. Lock files are never unlinked, and after locking the name must still lead to the file locked:
+//! else two holders could each have "the" lock.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

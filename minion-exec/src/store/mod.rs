@@ -341,9 +341,10 @@ impl Store {
 
     /// Reads every jid's record for the floor and for what is known of one request.
     ///
-    /// The floor is the highest jid claimed or refused: being derived from the files that a claim and a
-    /// tombstone are, it is durable no later than they. A jid refused because it lay ahead of the clock
-    /// does not count, or one absurd jid would refuse all others for ever.
+    /// The floor is the highest jid claimed or refused. One refused because it lay ahead of the clock does
+    /// not count, or one absurd jid would refuse all others for ever. It is derived from the claims and
+    /// tombstones themselves: if a power cut undoes one whose name was not synced yet, the floor sinks with
+    /// it, and nothing ran under that jid.
     fn scan(&self, request: RequestId) -> Result<Scan, StoreError> {
         let mut scan = Scan::default();
         for name in self.jids.names()? {

@@ -17,11 +17,9 @@ pub fn capability(facts: &Facts, store_usable: bool) -> Capability {
     }
     Capability {
         salt_version: short(&facts.salt_version),
-        module_sha256: facts
-            .module_sha256
-            .as_deref()
-            .and_then(|text| Sha256Hex::parse(text).ok()),
-        executor_sha256: own_sha256(),
+        module_sha256: sha256_of(&facts.module),
+        // Of the executable that runs, also if its file was replaced meanwhile.
+        executor_sha256: sha256_of("/proc/self/exe"),
         euid: rustix::process::geteuid().as_raw(),
         profiles: Profile::ALL.to_vec(),
         problems,
@@ -34,9 +32,9 @@ fn short(version: &str) -> ShortText {
     ShortText::try_from(version.to_owned()).unwrap_or_else(|_| fallback())
 }
 
-/// SHA-256 of the executable that runs, also if its file was replaced meanwhile.
-fn own_sha256() -> Option<Sha256Hex> {
-    let mut file = std::fs::File::open("/proc/self/exe").ok()?;
+/// SHA-256 of a file, if it can be read.
+fn sha256_of(path: &str) -> Option<Sha256Hex> {
+    let mut file = std::fs::File::open(path).ok()?;
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 64 * 1024];
     loop {

@@ -32,7 +32,7 @@ pub struct Facts {
     pub minion_id: String,
     /// Salt's version.
     pub salt_version: String,
-    /// `multiprocessing` is on, and this call has a process of its own.
+    /// `multiprocessing` is on: each job has a process of its own.
     pub own_process: bool,
     /// `sudo_user` is set.
     pub sudo_user: bool,
@@ -44,8 +44,8 @@ pub struct Facts {
     pub pki_dir: String,
     /// The numeric address of the minion's master.
     pub master_ip: Option<String>,
-    /// SHA-256 of the module's file.
-    pub module_sha256: Option<String>,
+    /// The module's file.
+    pub module: String,
     /// `oduflow_job: store` of the minion's configuration.
     pub store: Option<String>,
     /// `oduflow_job: minion_id_pattern` of the minion's configuration.
@@ -109,7 +109,7 @@ pub(crate) mod tests {
             "state_data": "",
             "pki_dir": "/etc/salt/pki/minion",
             "master_ip": "127.0.0.1",
-            "module_sha256": null,
+            "module": "/var/cache/salt/minion/extmods/modules/oduflow_job.py",
             "store": null,
             "minion_id_pattern": null,
         })

@@ -466,7 +466,8 @@ fn an_incapable_minion_says_why_and_refuses() {
     let capability = ask(&|_| {});
     assert_eq!(capability.problems, []);
     assert_eq!(capability.euid, rustix::process::geteuid().as_raw());
-    assert!(capability.executor_sha256.is_some());
+    assert!(capability.executor_sha256.is_some() && capability.module_sha256.is_some());
+    assert_eq!(ask(&|f| f["module"] = "/none".into()).module_sha256, None);
     assert_eq!(
         ask(&|f| f["state_data"] = "terse".into()).problems,
         [Problem::StateDataTerse]

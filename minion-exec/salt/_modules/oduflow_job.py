@@ -1,30 +1,26 @@
 """
 Run one Salt state at most once, with a durable receipt: the worker's side of ``gw-exec``.
 
-Contract. Each function gathers facts, starts ``gw-exec run|status|capability`` with one end of a socket
-pair as its standard input, writes the facts there as one line of JSON, and does what it is told:
+Each function starts ``gw-exec run|status|capability`` with one end of a socket pair as its standard input,
+writes the facts of the call there as one line of JSON, and does what it is told:
 
-- ``{"do": "call", "fun", "arg", "kwarg"}``, with two descriptors: call that state function under the shims
-  below, write ``{"progress": [done, total]}`` as states end, then ``{"result": {...}}`` with counts only.
-  The descriptors are locks; they stay open until the call is over.
+- ``{"do": "call", "fun", "arg", "kwarg"}``, with the descriptors of two locks: call that state function under
+  the shims below, write ``{"progress": [done, total]}`` as states end, then ``{"result": {...}}``, counts only.
 - ``{"do": "return", "value"}``: give ``value`` to Salt.
 
-Nothing is decided, retried or stored here, no result of a state is handed on, and no exception leaves.
-Facts come from the minion's configuration (``oduflow_job: {executor, store, minion_id_pattern}``) and from
+Nothing is decided, retried or stored here, no result of a state is handed on, and no error of ours leaves.
+The facts come from the minion's configuration (``oduflow_job: {executor, store, minion_id_pattern}``) and from
 the publication, never from pillar, grains or an argument. Made for exactly Salt 3006.27, jobs as processes.
 """
 
 import array
 import contextlib
-import hashlib
 import io
 import json
 import logging
-import multiprocessing
 import os
 import socket
 import subprocess
-import threading
 import time
 
 import salt.crypt
@@ -43,38 +39,50 @@ MAX_LINE = 1024 * 1024
 def run(request_id, profile, state_data_json, **kwargs):
     """Apply a profile at most once. Salt's own ``__pub_*`` apart, no keyword argument is accepted."""
     args = {"request_id": request_id, "profile": profile, "state_data_json": state_data_json}
-    return _guarded("run", args, kwargs)
+    return _serve("run", args, kwargs)
 
 
 def status(request_id, profile, state_digest, jid, **kwargs):
     """What became of a job."""
     args = {"request_id": request_id, "profile": profile, "state_digest": state_digest, "jid": jid}
-    return _guarded("status", args, kwargs)
+    return _serve("status", args, kwargs)
 
 
 def capability(**kwargs):
     """Whether this minion can run a job."""
-    return _guarded("capability", {}, kwargs)
+    return _serve("capability", {}, kwargs)
 
 
-def _guarded(function, args, kwargs):
+def _serve(function, args, kwargs):
+    """Start the executor, tell it the facts, and do what it says."""
     try:
-        return _serve(function, args, kwargs)
+        config = __opts__.get("oduflow_job") or {}
+        facts = _facts(config, args, kwargs)
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                try:
+                    subprocess.Popen(
+                        [config.get("executor", "/usr/local/sbin/gw-exec"), function],
+                        stdin=theirs,
+                        stdout=subprocess.DEVNULL,
+                        start_new_session=True,
+                        cwd="/",
+                        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                    )
+                except (OSError, ValueError, TypeError) as exc:
+                    log.error("oduflow_job: the executor could not be started: %s", type(exc).__name__)
+                    return _without_executor(function, facts)
+            with contextlib.suppress(OSError):
+                ours.sendall(json.dumps(facts, default=str, skipkeys=True).encode() + b"\n")
+            return _obey(ours)
     except Exception as exc:  # pylint: disable=broad-except
         # The type alone: an exception's text may quote what must not leave this process.
         log.error("oduflow_job.%s failed: %s", function, type(exc).__name__)
         return {"error": "module", "message": "the module failed: " + type(exc).__name__}
 
 
-def _config():
-    config = __opts__.get("oduflow_job")
-    return config if isinstance(config, dict) else {}
-
-
-def _facts(args, kwargs):
-    with open(__file__, "rb") as file:
-        own_sha256 = hashlib.sha256(file.read()).hexdigest()
-    own_process = threading.current_thread() is threading.main_thread()
+def _facts(config, args, kwargs):
     executors = kwargs.get("__pub_module_executors") or __opts__.get("module_executors")
     return {
         "args": args,
@@ -84,53 +92,33 @@ def _facts(args, kwargs):
         "published": kwargs.get("__pub_tgt") != "salt-call" and "__pub_pid" not in kwargs,
         "minion_id": __opts__["id"],
         "salt_version": salt.version.__version__,
-        "own_process": bool(
-            __opts__.get("multiprocessing") and own_process and multiprocessing.parent_process()
-        ),
+        # Nothing else decides it (salt/minion.py, _invoke_execution, 3006.27).
+        "own_process": bool(__opts__.get("multiprocessing", True)),
         "sudo_user": bool(__opts__.get("sudo_user")),
         "executors": executors or ["direct_call"],
         "state_data": __salt__["config.option"]("state_data", ""),
         "pki_dir": __opts__["pki_dir"],
         "master_ip": __opts__.get("master_ip"),
-        "module_sha256": own_sha256,
-        "store": _config().get("store"),
-        "minion_id_pattern": _config().get("minion_id_pattern"),
+        "module": __file__,
+        "store": config.get("store"),
+        "minion_id_pattern": config.get("minion_id_pattern"),
     }
 
 
-def _serve(function, args, kwargs):
-    facts = _facts(args, kwargs)
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            try:
-                subprocess.Popen(
-                    [_config().get("executor", "/usr/local/sbin/gw-exec"), function],
-                    stdin=theirs,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                    cwd="/",
-                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                )
-            except (OSError, ValueError, TypeError) as exc:
-                log.error("oduflow_job: the executor could not be started: %s", type(exc).__name__)
-                return _without_executor(function, facts)
-        with contextlib.suppress(OSError):
-            ours.sendall(json.dumps(facts, default=str, skipkeys=True).encode() + b"\n")
-        buffer, locks = bytearray(), []
-        try:
-            order = _receive(ours, buffer, locks)
-            if order is not None and order["do"] == "call":
-                if len(locks) != 2:
-                    # Without both nothing would keep a second job out. The executor sees this process go.
-                    return {"error": "locks", "message": "the locks of the job did not arrive"}
-                _call(ours, order)
-                order = _receive(ours, buffer, locks)
-        finally:
-            for lock in locks:
-                os.close(lock)
-    if order is None and function == "capability":
-        return _without_executor(function, facts)
+def _obey(sock):
+    """Do what the executor says. The locks are let go of before the socket is: the executor waits for that."""
+    buffer, locks = bytearray(), []
+    try:
+        order = _receive(sock, buffer, locks)
+        if order is not None and order["do"] == "call":
+            # Without both nothing would keep a second job out. The executor sees this process go.
+            if len(locks) != 2:
+                return {"error": "locks", "message": "the locks of the job did not arrive"}
+            _call(sock, order)
+            order = _receive(sock, buffer, locks)
+    finally:
+        for lock in locks:
+            os.close(lock)
     if order is None:
         return {"error": "executor_died", "message": "gw-exec ended without an answer"}
     return order["value"]
@@ -156,9 +144,9 @@ def _receive(sock, buffer, locks):
 def _call(sock, order):
     """Call the one function, and report its result in classes."""
     counts = {"shape": "exception", "true": 0, "false": 0, "other": 0, "missing": 0}
-    progress = _Progress(sock)
+    tags, unsent = set(), bytearray()
     try:
-        with _shims(progress):
+        with _shims(sock, tags, unsent):
             result = __salt__[order["fun"]](*order["arg"], **order["kwarg"])
         if isinstance(result, dict):
             results = [v.get("result") if isinstance(v, dict) else None for v in result.values()]
@@ -166,33 +154,20 @@ def _call(sock, order):
             counts["true"] = sum(r is True for r in results)
             counts["false"] = sum(r is False for r in results)
             counts["other"] = len(results) - counts["true"] - counts["false"]
-            counts["missing"] = len(progress.tags.difference(result))
+            counts["missing"] = len(tags.difference(result))
         else:
             counts["shape"] = "list" if isinstance(result, list) else "other"
     except BaseException as exc:  # pylint: disable=broad-except
         log.error("oduflow_job: %s raised %s", order["fun"], type(exc).__name__)
     with contextlib.suppress(OSError):
-        sock.sendall(progress.unsent + json.dumps({"result": counts}).encode() + b"\n")
-
-
-class _Progress:
-    """Counts of this run, told to the executor without ever waiting for it."""
-
-    def __init__(self, sock):
-        self.sock, self.unsent, self.depth, self.done, self.tags = sock, b"", 0, 0, set()
-
-    def state_ended(self):
-        self.done += 1
-        line = self.unsent or b'{"progress": [%d, %d]}\n' % (self.done, len(self.tags))
-        with contextlib.suppress(OSError):
-            # A line that was cut is finished before the next one.
-            self.unsent = line[self.sock.send(line, socket.MSG_DONTWAIT) :]
+        sock.sendall(unsent + json.dumps({"result": counts}).encode() + b"\n")
 
 
 @contextlib.contextmanager
-def _shims(progress):
+def _shims(sock, tags, unsent):
     """
-    Keep raw results inside this process for the length of one call, and count.
+    For the length of one call keep raw results inside this process, collect the run's tags, and tell how many
+    states are done, without ever waiting for the executor.
 
     Nothing here is patched where a module refresh would undo it: ``salt.state`` and ``salt.utils.files`` are
     no loader modules. (``salt/modules/state.py`` ``sls``, ``salt/state.py`` ``State``, 3006.27.)
@@ -200,6 +175,7 @@ def _shims(progress):
     state, fopen = salt.state.State, salt.utils.files.fopen
     saved = call_chunks, _, _ = state.call_chunks, state.event, state.call_parallel
     cachedir = os.path.realpath(__opts__["cachedir"])
+    depth = done = 0
 
     def no_cache_fopen(path, mode="r", *args, **kwargs):
         # sls.p and <name>.cache.p hold raw results and rendered data: they go nowhere, and come from nowhere.
@@ -211,18 +187,24 @@ def _shims(progress):
         return fopen(path, mode, *args, **kwargs)
 
     def counting_call_chunks(self, chunks):
+        nonlocal depth
         # A state may itself run states; theirs are not this run's.
-        if progress.depth == 0:
-            progress.tags.update(salt.state._gen_tag(chunk) for chunk in chunks)
-        progress.depth += 1
+        if depth == 0:
+            tags.update(salt.state._gen_tag(chunk) for chunk in chunks)
+        depth += 1
         try:
             return call_chunks(self, chunks)
         finally:
-            progress.depth -= 1
+            depth -= 1
 
     def silent_event(self, chunk_ret, length, fire_event=False):
-        if progress.depth == 1:
-            progress.state_ended()
+        nonlocal done
+        if depth == 1:
+            done += 1
+            line = bytes(unsent) or b'{"progress": [%d, %d]}\n' % (done, len(tags))
+            with contextlib.suppress(OSError):
+                # A line that was cut is finished before the next one.
+                unsent[:] = line[sock.send(line, socket.MSG_DONTWAIT) :]
 
     def no_call_parallel(self, cdata, low, inject_globals):
         raise RuntimeError("parallel states are refused")
@@ -237,20 +219,13 @@ def _shims(progress):
 
 
 def _without_executor(function, facts):
-    """Say with our own signature that there is no executor: the only answer that is made here."""
-    gw, args = (facts["metadata"] or {}).get("gw"), facts["args"]
-    if not isinstance(gw, dict) or function == "status":
+    """Say that there is no executor; to a gateway's question with our own signature."""
+    gw = (facts["metadata"] or {}).get("gw")
+    if not isinstance(gw, dict) or function != "capability":
         return {"error": "executor_missing", "message": "gw-exec could not be started"}
-    if function == "run":
-        custom = args["profile"] == "custom"
-        digest = hashlib.sha256(args["state_data_json"].encode()).hexdigest() if custom else ""
-        binding = {"minion_id": facts["minion_id"], "request_id": args["request_id"], "jid": facts["jid"],
-                   "profile": args["profile"], "state_digest": digest}
-        answer = {"not_claimed": {"binding": binding, "reason": "executor_missing"}}
-    else:
-        answer = {"capability": {
-            "salt_version": facts["salt_version"], "module_sha256": facts["module_sha256"], "executor_sha256": None,
-            "euid": os.geteuid(), "profiles": [], "problems": ["executor_missing"]}}
+    answer = {"capability": {
+        "salt_version": facts["salt_version"], "module_sha256": None, "executor_sha256": None,
+        "euid": os.geteuid(), "profiles": [], "problems": ["executor_missing"]}}
     reply = json.dumps({
         "protocol": 1, "minion_id": facts["minion_id"], "nonce": gw.get("nonce"), "store": None, "answer": answer,
         "signed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}).encode()

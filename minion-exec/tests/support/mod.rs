@@ -21,6 +21,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use serde_json::{Value, json};
 
 pub const MINION: &str = "client-123e4567-e89b-42d3-a456-426614174000";
+/// The module as it is served.
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/salt/_modules/oduflow_job.py");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/fixtures/keys");
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -115,7 +117,7 @@ impl Minion {
             "state_data": "",
             "pki_dir": self.directory.path(),
             "master_ip": "127.0.0.1",
-            "module_sha256": null,
+            "module": MODULE,
             "store": self.store(),
             "minion_id_pattern": null,
         })

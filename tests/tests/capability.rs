@@ -31,7 +31,7 @@ fn refused(bed: &Bed, number: usize) -> Result<(String, String)> {
 
 #[test]
 fn what_keeps_a_minion_from_running_jobs_is_named_and_nothing_is_recorded() -> Result<()> {
-    let bed = bed().minions(4).gw("capability_timeout_s", "5").up()?;
+    let bed = bed().minions(4).up()?;
     reconfigure(&bed, 0, "state_data: terse")?;
     reconfigure(&bed, 1, "multiprocessing: False")?;
     reconfigure(

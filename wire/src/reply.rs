@@ -156,8 +156,6 @@ pub enum RefusalReason {
 pub enum NotClaimedReason {
     /// The receipt store cannot be used (wrong owner, mode, a symlink, a full or failing disk).
     Store,
-    /// `gw-exec` could not be started.
-    ExecutorMissing,
 }
 
 impl NotClaimedReason {
@@ -165,7 +163,6 @@ impl NotClaimedReason {
     pub fn as_str(self) -> &'static str {
         match self {
             NotClaimedReason::Store => "store",
-            NotClaimedReason::ExecutorMissing => "executor_missing",
         }
     }
 }

@@ -4,7 +4,6 @@
 //! only sleep; daemons are started in them like on a local host, so that a daemon and its host can
 //! be stopped apart.
 
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -161,16 +160,6 @@ impl Docker {
             .spawn()
             .context("cannot start the janitor")
     }
-
-    fn dismiss_janitor(&mut self) -> Result<()> {
-        if let Some(mut child) = self.janitor.take() {
-            if let Some(stdin) = child.stdin.as_mut() {
-                writeln!(stdin, "done").context("cannot talk to the janitor")?;
-            }
-            child.wait().context("cannot wait for the janitor")?;
-        }
-        Ok(())
-    }
 }
 
 impl Backend for Docker {
@@ -234,7 +223,7 @@ impl Backend for Docker {
     }
 
     fn detach(&mut self) -> Result<()> {
-        self.dismiss_janitor()
+        super::dismiss_janitor(&mut self.janitor)
     }
 
     fn destroy(&mut self) -> Result<()> {
@@ -248,7 +237,7 @@ impl Backend for Docker {
             }
             self.gone = true;
         }
-        self.dismiss_janitor()
+        super::dismiss_janitor(&mut self.janitor)
     }
 }
 

@@ -108,16 +108,6 @@ impl Local {
         writeln!(stdin, "{line}").context("cannot talk to the janitor")?;
         Ok(child)
     }
-
-    fn dismiss_janitor(&mut self) -> Result<()> {
-        if let Some(mut child) = self.janitor.take() {
-            if let Some(stdin) = child.stdin.as_mut() {
-                writeln!(stdin, "done").context("cannot talk to the janitor")?;
-            }
-            child.wait().context("cannot wait for the janitor")?;
-        }
-        Ok(())
-    }
 }
 
 impl Backend for Local {
@@ -195,7 +185,7 @@ impl Backend for Local {
     }
 
     fn detach(&mut self) -> Result<()> {
-        self.dismiss_janitor()
+        super::dismiss_janitor(&mut self.janitor)
     }
 
     fn destroy(&mut self) -> Result<()> {
@@ -208,7 +198,7 @@ impl Backend for Local {
             )?;
             remove(&self.handle.base)?;
         }
-        self.dismiss_janitor()
+        super::dismiss_janitor(&mut self.janitor)
     }
 }
 

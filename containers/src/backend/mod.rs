@@ -1,9 +1,10 @@
 //! What a backend must do. Everything else (configuration, daemons, readiness, counting) is written once,
 //! in `bed.rs`, in terms of "run this on that host".
 
-use std::process::{Command, Output};
+use std::io::Write as _;
+use std::process::{Child, Command, Output};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
@@ -92,4 +93,15 @@ pub enum Handle {
     Local(local::Handle),
     /// Containers.
     Docker(docker::Handle),
+}
+
+/// Tells the janitor that its owner ends in order, and waits until it has gone.
+fn dismiss_janitor(janitor: &mut Option<Child>) -> Result<()> {
+    if let Some(mut child) = janitor.take() {
+        if let Some(stdin) = child.stdin.as_mut() {
+            writeln!(stdin, "done").context("cannot talk to the janitor")?;
+        }
+        child.wait().context("cannot wait for the janitor")?;
+    }
+    Ok(())
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gw_wire::id::{MinionId, Profile, Token, now};
 use gw_wire::key::PrivateKey;
 use gw_wire::receipt::{Binding, Outcome, PROTOCOL, Receipt};
-use gw_wire::reply::{Acknowledgement, Answer, Capability, Reply, ShortText};
+use gw_wire::reply::{Acknowledgement, Answer, Capability, Reply, ShortText, Survival};
 use gw_wire::zmtp::dealer::exchange;
 use gw_wire::zmtp::frame::{Frame, FrameLimits, greeting, ready};
 use serde_json::Value;
@@ -221,6 +221,7 @@ fn capable() -> Capability {
         executor_sha256: None,
         euid: 0,
         profiles: Profile::ALL.to_vec(),
+        survival: Survival::None,
         problems: Vec::new(),
     }
 }
@@ -241,6 +242,7 @@ fn receipt(record: &Value, passed: u32, claim_id: &str) -> Answer {
         receipt: Receipt::new(binding(record), outcome, passed, 2).expect("a receipt"),
         claim_id: Token::parse(claim_id).expect("a token"),
         reason: None,
+        survival: Survival::None,
     }
 }
 
@@ -321,6 +323,7 @@ fn evidence_that_a_job_ran_after_all_comes_unasked_and_blocks_the_target() {
         binding: binding(&record),
         done: Some(1),
         total: Some(2),
+        survival: Survival::None,
     };
     assert!(matches!(site.say(running), Acknowledgement::Recorded(_)));
     let shown = site.show(&record);

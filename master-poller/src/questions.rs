@@ -16,8 +16,9 @@ use tokio::sync::oneshot;
 pub enum Question {
     /// Can this minion run a job?
     Capability(MinionId),
-    /// What became of this job?
-    Status(Binding),
+    /// What became of this job? With its not-after time in seconds since the epoch: once that has passed, a
+    /// job without a record on the minion is refused for ever.
+    Status(Binding, Option<i64>),
 }
 
 impl Question {
@@ -25,14 +26,25 @@ impl Question {
     pub fn minion_id(&self) -> &MinionId {
         match self {
             Question::Capability(minion_id) => minion_id,
-            Question::Status(binding) => &binding.minion_id,
+            Question::Status(binding, _) => &binding.minion_id,
         }
     }
 
     fn call(&self) -> Call {
         match self {
             Question::Capability(_) => Call::Capability,
-            Question::Status(binding) => Call::Status(binding.clone()),
+            Question::Status(binding, _) => Call::Status(binding.clone()),
+        }
+    }
+
+    fn metadata(&self, reply_port: u16, nonce: Token) -> Metadata {
+        let not_after = match self {
+            Question::Capability(_) => None,
+            Question::Status(_, not_after) => *not_after,
+        };
+        Metadata {
+            not_after,
+            ..Metadata::question(reply_port, nonce)
         }
     }
 
@@ -41,8 +53,8 @@ impl Question {
             (Question::Capability(minion_id), Answer::Capability(_)) => {
                 *minion_id == reply.minion_id
             }
-            (Question::Status(_), Answer::Capability(_)) => false,
-            (Question::Status(binding), answer) => answer.binding() == Some(binding),
+            (Question::Status(..), Answer::Capability(_)) => false,
+            (Question::Status(binding, _), answer) => answer.binding() == Some(binding),
             (Question::Capability(_), _) => false,
         }
     }
@@ -91,7 +103,7 @@ impl Questions {
             jid,
             minion_id: question.minion_id().clone(),
             call: question.call(),
-            metadata: Metadata::question(reply_port, nonce),
+            metadata: question.metadata(reply_port, nonce),
         };
         let (answer, waiting) = oneshot::channel();
         self.table().insert(nonce, Open { question, answer });
@@ -191,7 +203,7 @@ mod tests {
         let jid = Jid::parse("20261130220939633427").expect("a jid");
         let result = questions
             .ask(
-                Question::Status(binding("client-1")),
+                Question::Status(binding("client-1"), None),
                 jid,
                 4510,
                 Duration::from_millis(patience_ms),

@@ -3,17 +3,21 @@
 use std::io::Read;
 
 use gw_wire::id::{Profile, Sha256Hex};
-use gw_wire::reply::{Capability, Problem, ShortText};
+use gw_wire::reply::{Capability, NotClaimedReason, Problem, ShortText, Survival};
 use sha2::{Digest, Sha256};
 
 use crate::facts::Facts;
+use crate::store::Store;
+use crate::survival;
 
 /// The capability as the facts and the store say it. The euid is the executor's own; the worker has the
 /// same, having started it.
-pub fn capability(facts: &Facts, store_usable: bool) -> Capability {
+pub fn capability(facts: &Facts, store: Option<&Store>) -> Capability {
     let mut problems = facts.problems();
-    if !store_usable {
-        problems.push(Problem::Store);
+    problems.extend(store_problem(store));
+    let survival = survival::possible();
+    if facts.require_survival && survival == Survival::None {
+        problems.push(Problem::Survival);
     }
     Capability {
         salt_version: short(&facts.salt_version),
@@ -22,8 +26,21 @@ pub fn capability(facts: &Facts, store_usable: bool) -> Capability {
         executor_sha256: sha256_of("/proc/self/exe"),
         euid: rustix::process::geteuid().as_raw(),
         profiles: Profile::ALL.to_vec(),
+        survival,
         problems,
     }
+}
+
+fn store_problem(store: Option<&Store>) -> Option<Problem> {
+    let identity = store.map(Store::identity);
+    let (Some(store), Some(Ok(identity))) = (store, identity) else {
+        return Some(Problem::Store);
+    };
+    store.distrust(&identity).map(|reason| match reason {
+        NotClaimedReason::Machine => Problem::Machine,
+        NotClaimedReason::StoreChanged => Problem::StoreChanged,
+        NotClaimedReason::Store => Problem::Store,
+    })
 }
 
 /// A version of Salt, or a word that says that it is none.

@@ -8,6 +8,8 @@ use gw_wire::reply::Problem;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::store::retention::Keep;
+
 /// The longest first line, in bytes: state data at its limit, every byte of it escaped.
 pub const MAX_FACTS_BYTES: usize = 1024 * 1024;
 
@@ -50,6 +52,12 @@ pub struct Facts {
     pub store: Option<String>,
     /// `oduflow_job: minion_id_pattern` of the minion's configuration.
     pub minion_id_pattern: Option<String>,
+    /// `oduflow_job: require_survival` of the minion's configuration.
+    pub require_survival: bool,
+    /// `oduflow_job: retain_days` of the minion's configuration.
+    pub retain_days: Option<u32>,
+    /// `oduflow_job: retain_count` of the minion's configuration.
+    pub retain_count: Option<u32>,
 }
 
 /// The store where the configuration names no other.
@@ -59,6 +67,14 @@ impl Facts {
     /// Reads the line.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(line)
+    }
+
+    /// What retention must leave.
+    pub fn keep(&self) -> Keep {
+        Keep {
+            days: self.retain_days,
+            count: self.retain_count,
+        }
     }
 
     /// Everything that keeps this minion from running a job, but for the store and the executor.
@@ -112,6 +128,9 @@ pub(crate) mod tests {
             "module": "/var/cache/salt/minion/extmods/modules/oduflow_job.py",
             "store": null,
             "minion_id_pattern": null,
+            "require_survival": false,
+            "retain_days": null,
+            "retain_count": null,
         })
     }
 

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | [`session`] | one call: facts in, answer out |
 //! | [`facts`], [`request`] | from the module's line to types |
-//! | [`run`], [`status`], [`capability`] | the three calls |
+//! | [`run`], [`finish`], [`status`], [`capability`] | the calls |
 //! | [`store`] | what is durable: claims, tombstones, receipts, locks |
+//! | [`survival`] | out of the minion's service, into a scope of our own |
 //! | [`worker`] | the Salt worker at the other end: socket, descriptors, pidfd |
 //! | [`reduce`] | from classes of results to an outcome |
 //! | [`reply`] | signing and sending |
@@ -19,6 +20,7 @@
 
 pub mod capability;
 pub mod facts;
+pub mod finish;
 pub mod reduce;
 pub mod reply;
 pub mod request;
@@ -26,15 +28,18 @@ pub mod run;
 pub mod session;
 pub mod status;
 pub mod store;
+pub mod survival;
 pub mod worker;
 
 #[cfg(test)]
 mod testing;
 
-use gw_wire::reply::Answer;
+use gw_wire::receipt::Binding;
+use gw_wire::reply::{Answer, RefusalReason};
 
 use reply::ANSWER_PATIENCE;
 use session::Session;
+use store::{Store, StoreError};
 use worker::{Worker, WorkerError};
 
 /// Which function of the module was called.
@@ -44,6 +49,10 @@ pub enum Function {
     Run,
     /// What became of a job.
     Status,
+    /// That a job never run, unless it has been claimed.
+    Revoke,
+    /// The receipt of a job whose executor died.
+    Finish,
     /// Whether this minion can run a job.
     Capability,
 }
@@ -58,17 +67,32 @@ pub fn serve(function: Function) -> Result<(), WorkerError> {
     };
     match function {
         Function::Run => run::run(session),
-        Function::Status => answer_status(session),
+        Function::Status => answer_question(session, |store, session, asked| {
+            match (status::status(store, asked)?, session.late_job()) {
+                // It never ran, and its time is over: now it never will.
+                (Answer::NotStarted { .. }, true) => {
+                    status::fence(store, asked, session.generation(), RefusalReason::Late)
+                }
+                (answer, _) => Ok(answer),
+            }
+        }),
+        Function::Revoke => answer_question(session, |store, session, asked| {
+            status::fence(store, asked, session.generation(), RefusalReason::Revoked)
+        }),
+        Function::Finish => finish::finish(session),
         Function::Capability => {
             let store = session.open_store();
-            let answer = capability::capability(&session.facts, store.is_some());
+            let answer = capability::capability(&session.facts, store.as_ref());
             session.answer(store.as_ref(), Answer::Capability(answer), ANSWER_PATIENCE);
         }
     }
     Ok(())
 }
 
-fn answer_status(session: Session) {
+fn answer_question(
+    session: Session,
+    answer: impl FnOnce(&Store, &Session, &Binding) -> Result<Answer, StoreError>,
+) {
     let asked = match request::parse_question(&session.facts) {
         Ok(asked) => asked,
         Err(error) => return session.fail("invalid", &error.to_string()),
@@ -76,7 +100,7 @@ fn answer_status(session: Session) {
     let Some(store) = session.open_store() else {
         return session.fail_store();
     };
-    let answer = match status::status(&store, &asked) {
+    let answer = match answer(&store, &session, &asked) {
         Ok(answer) => Some(answer),
         Err(error) => {
             Session::report(&error);

@@ -29,6 +29,10 @@ enum Call {
     Run,
     /// Serves oduflow_job.status: say what became of a job
     Status,
+    /// Serves oduflow_job.revoke: refuse a job for ever, unless it has been claimed
+    Revoke,
+    /// Commits and sends the receipt of a job whose executor died, for the worker that has its result
+    Finish,
     /// Serves oduflow_job.capability: say whether this minion can run a job
     Capability,
 }
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
     let function = match Command::parse().function {
         Call::Run => Function::Run,
         Call::Status => Function::Status,
+        Call::Revoke => Function::Revoke,
+        Call::Finish => Function::Finish,
         Call::Capability => Function::Capability,
     };
     // Salt's worker, told to end, sends SIGTERM to its descendants first (`salt/utils/process.py`,

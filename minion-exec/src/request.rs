@@ -35,6 +35,9 @@ pub enum RequestError {
     /// An argument is missing or no string.
     #[error("argument {0} must be a string")]
     NotAString(&'static str),
+    /// An argument is not of its form.
+    #[error("argument {0} is not of its form")]
+    Malformed(&'static str),
     /// There is no `__pub_jid`.
     #[error("the call has no jid")]
     NoJid,

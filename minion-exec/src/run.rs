@@ -10,18 +10,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gw_wire::id::Token;
 use gw_wire::receipt::{Binding, Receipt};
-use gw_wire::reply::{Answer, Problem, RefusalReason, StorePosition, UnknownReason};
+use gw_wire::reply::{Answer, Problem, RefusalReason, StorePosition, Survival, UnknownReason};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::reduce::{Reduced, reduce};
 use crate::reply::{EVIDENCE_PATIENCE, Speaker};
 use crate::request::{Job, StateCall};
 use crate::session::{Session, tell};
-use crate::status::{conflict, despite_error, status};
+use crate::status::{self, despite_error, fence, status};
 use crate::store::lock::Lock;
-use crate::store::records::JidRecord;
+use crate::store::records::Claimed;
 use crate::store::{Claim, ClaimOutcome, Store, StoreError};
+use crate::survival;
 use crate::worker::{Event, Order, Word, Worker};
 
 /// How far a jid may lie ahead of the minion's clock.
@@ -51,6 +54,11 @@ pub fn run(session: Session) {
     let Some(store) = session.open_store() else {
         return session.fail_store();
     };
+    if let Some(gw) = &session.metadata
+        && let Err(error) = store.confirm(&gw.confirmed)
+    {
+        Session::report(&error);
+    }
     match decide(&session, &store, job, &problems) {
         Ok(Decision::Answer(answer)) => session.answer(Some(&store), answer, EVIDENCE_PATIENCE),
         Ok(Decision::Run(claim, call)) => execute(session, &store, claim, call),
@@ -79,16 +87,9 @@ fn decide(
     problems: &[Problem],
 ) -> Result<Decision, StoreError> {
     let Job { binding, call } = job;
-    let metadata = session.metadata.as_ref();
-    let generation = metadata.map_or(1, |metadata| metadata.generation);
+    let generation = session.generation();
     let answer = |answer| Ok(Decision::Answer(answer));
-    let refuse = |reason| {
-        let answer = match store.refuse(&binding, generation, reason)? {
-            Some(record) => known(store, &binding, record)?,
-            None => conflict(store, &binding)?,
-        };
-        Ok(Decision::Answer(answer))
-    };
+    let refuse = |reason| answer(fence(store, &binding, generation, reason)?);
 
     if store.jid(binding.jid)?.is_some() {
         return answer(status(store, &binding)?);
@@ -104,15 +105,16 @@ fn decide(
         tell(problem.explain());
         return refuse(RefusalReason::Incapable);
     }
-    let not_after = metadata.and_then(|metadata| metadata.not_after);
-    let untimely = || {
+    let untimely = |last_claim: Option<Timestamp>| {
         let now = gw_wire::id::now();
-        let late = not_after.is_some_and(|not_after| now.as_second() > not_after);
-        let early = binding.jid.time().duration_since(now) > CLOCK_TOLERANCE;
-        late.then_some(RefusalReason::Late)
-            .or(early.then_some(RefusalReason::Clock))
+        let behind = |moment: Timestamp| moment.duration_since(now) > CLOCK_TOLERANCE;
+        let clock = behind(binding.jid.time()) || last_claim.is_some_and(behind);
+        session
+            .late_job()
+            .then_some(RefusalReason::Late)
+            .or(clock.then_some(RefusalReason::Clock))
     };
-    if let Some(reason) = untimely() {
+    if let Some(reason) = untimely(None) {
         return refuse(reason);
     }
     let Some(request) = lock_request(store, &binding)? else {
@@ -121,10 +123,15 @@ fn decide(
     let Some(execution) = store.lock_execution()? else {
         return refuse(RefusalReason::Busy);
     };
-    match store.claim(&binding, generation, untimely, [execution, request])? {
+    let survival = survival::enter(binding.jid, session.worker.pid());
+    if session.facts.require_survival && survival == Survival::None {
+        tell(Problem::Survival.explain());
+        return refuse(RefusalReason::Incapable);
+    }
+    let locks = [execution, request];
+    match store.claim(&binding, generation, survival, untimely, locks)? {
         ClaimOutcome::Claimed(claim) => Ok(Decision::Run(claim, call)),
-        ClaimOutcome::Known(record) => answer(known(store, &binding, record)?),
-        ClaimOutcome::Conflict => answer(conflict(store, &binding)?),
+        ClaimOutcome::Settled(settled) => answer(status::settled(store, &binding, settled)?),
         ClaimOutcome::Refuse(reason) => refuse(reason),
     }
 }
@@ -149,27 +156,18 @@ fn lock_request(store: &Store, binding: &Binding) -> Result<Option<Lock>, StoreE
     }
 }
 
-/// The answer for a jid whose record is known.
-fn known(store: &Store, asked: &Binding, record: JidRecord) -> Result<Answer, StoreError> {
-    match record {
-        JidRecord::Tombstone(tombstone) if tombstone.binding == *asked => Ok(Answer::Refused {
-            binding: tombstone.binding,
-            reason: tombstone.reason,
-        }),
-        _ => status(store, asked),
-    }
-}
-
 /// Has the worker call the function, and commits what came of it.
 fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
-    let binding = claim.claimed().binding.clone();
     let progress = session.speaker.clone().and_then(|speaker| {
-        Progress::start(speaker, store.position().ok(), binding.clone())
+        Progress::start(speaker, store.position().ok(), claim.claimed().clone())
             .inspect_err(|error| tell(&format!("there will be no progress: {error}")))
             .ok()
     });
     let locks = claim.locks().each_ref().map(|lock| lock.fd());
-    let reduced = match session.worker.order(&order(call), &locks) {
+    let reduced = match session
+        .worker
+        .order(&order(call, claim.claimed().claim_id), &locks)
+    {
         Ok(()) => follow(&mut session.worker, progress.as_ref()),
         // It has not got the whole order; but that is no evidence of it, and claimed is claimed.
         Err(error) => {
@@ -178,26 +176,20 @@ fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
         }
     };
     drop(progress);
-    let answer = match commit(store, &claim, &reduced) {
-        Some(receipt) => Answer::Receipt {
-            // A receipt that was there before ours stands, and its reason is not ours to give.
-            reason: reduced
-                .reason
-                .filter(|_| receipt.outcome() == reduced.outcome),
-            receipt,
-            claim_id: claim.claimed().claim_id,
-        },
-        None => Answer::Abandoned { binding },
-    };
+    let answer = commit(store, &claim, &reduced);
     // The worker keeps its descriptors of the locks until it has its return. If it died, what the state
     // started may go on: no other job begins beside it at least until the gateway has been told, or our
     // patience is over.
     let kept = (reduced.reason == Some(UnknownReason::WorkerDied)).then_some(claim);
+    let keep = session.facts.keep();
     session.answer(Some(store), answer, EVIDENCE_PATIENCE);
     drop(kept);
+    if let Err(error) = store.retain(keep, gw_wire::id::now()) {
+        Session::report(&error);
+    }
 }
 
-fn order(call: StateCall) -> Order {
+fn order(call: StateCall, claim_id: Token) -> Order {
     let (fun, arg) = match call {
         StateCall::Sls(role) => ("state.sls", Value::from(role)),
         StateCall::High(data) => (
@@ -212,6 +204,7 @@ fn order(call: StateCall) -> Order {
         .map(|name| (name.to_owned(), json!(false)))
         .collect();
     Order::Call {
+        claim_id,
         fun,
         arg: vec![arg],
         kwarg,
@@ -240,8 +233,30 @@ fn follow(worker: &mut Worker, progress: Option<&Progress>) -> Reduced {
     }
 }
 
-/// Makes the receipt durable, within [`COMMIT_PATIENCE`]. `None`: the claim stays without a receipt.
-fn commit(store: &Store, claim: &Claim, reduced: &Reduced) -> Option<Receipt> {
+/// Makes the receipt durable, and gives the answer that says so; `abandoned` if the claim stays without one.
+pub fn commit(store: &Store, claim: &Claim, reduced: &Reduced) -> Answer {
+    let Claimed {
+        binding,
+        claim_id,
+        survival,
+        ..
+    } = claim.claimed().clone();
+    match commit_in_time(store, claim, reduced) {
+        Some(receipt) => Answer::Receipt {
+            // A receipt that was there before ours stands, and its reason is not ours to give.
+            reason: reduced
+                .reason
+                .filter(|_| receipt.outcome() == reduced.outcome),
+            receipt,
+            claim_id,
+            survival,
+        },
+        None => Answer::Abandoned { binding },
+    }
+}
+
+/// Tries to make the receipt durable for [`COMMIT_PATIENCE`].
+fn commit_in_time(store: &Store, claim: &Claim, reduced: &Reduced) -> Option<Receipt> {
     let binding = claim.claimed().binding.clone();
     let receipt = Receipt::new(binding, reduced.outcome, reduced.passed, reduced.total)
         .expect("a reduction's counts fit its outcome, and the request's digest its profile");
@@ -271,12 +286,12 @@ impl Progress {
     fn start(
         speaker: Arc<Speaker>,
         store: Option<StorePosition>,
-        binding: Binding,
+        claimed: Claimed,
     ) -> io::Result<Self> {
         let (updates, received) = channel();
         // Not `thread::spawn`, which panics when the system has no thread left.
         thread::Builder::new()
-            .spawn(move || tell_progress(&speaker, store, &binding, &received))?;
+            .spawn(move || tell_progress(&speaker, store.as_ref(), &claimed, &received))?;
         Ok(Progress { updates })
     }
 
@@ -288,19 +303,20 @@ impl Progress {
 
 fn tell_progress(
     speaker: &Speaker,
-    store: Option<StorePosition>,
-    binding: &Binding,
+    store: Option<&StorePosition>,
+    claimed: &Claimed,
     updates: &Receiver<(u32, u32)>,
 ) {
     let mut latest = None;
     loop {
         let answer = Answer::Running {
-            binding: binding.clone(),
+            binding: claimed.binding.clone(),
             done: latest.map(|(done, _)| done),
             total: latest.map(|(_, total)| total),
+            survival: claimed.survival,
         };
         let sent_at = Instant::now();
-        speaker.mention(&speaker.sign(store, answer));
+        speaker.mention(&speaker.sign(store.cloned(), answer));
         thread::sleep(PROGRESS_INTERVAL.saturating_sub(sent_at.elapsed()));
         match updates.recv() {
             Ok(update) => latest = Some(updates.try_iter().last().unwrap_or(update)),

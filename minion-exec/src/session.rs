@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::facts::{DEFAULT_STORE, Facts, MAX_FACTS_BYTES};
 use crate::reply::{Delivery, Speaker};
 use crate::request::parse_metadata;
+use crate::store::machine::Machine;
 use crate::store::{Store, StoreError};
 use crate::worker::{Order, Worker, WorkerError};
 
@@ -73,10 +74,17 @@ impl Session {
         }))
     }
 
-    /// Opens the store that the minion's configuration names. An error has been told on standard error.
+    /// Opens the store that the minion's configuration names, and compares it with what the gateway has seen
+    /// of it. An error has been told on standard error.
     pub fn open_store(&self) -> Option<Store> {
         let path = self.facts.store.as_deref().unwrap_or(DEFAULT_STORE);
-        match Store::open(path.as_ref()) {
+        let seen = self.metadata.as_ref().and_then(|gw| gw.store.as_ref());
+        let opened = Machine::this().and_then(|machine| {
+            let store = Store::open(path.as_ref(), machine)?;
+            store.meet(seen)?;
+            Ok(store)
+        });
+        match opened {
             Ok(store) => Some(store),
             Err(error) => {
                 tell(&chain(&error));
@@ -109,6 +117,17 @@ impl Session {
             Delivery::Rejected => tell(&format!("the gateway rejected the {kind} reply")),
             Delivery::GivenUp => tell(&format!("the {kind} reply was not acknowledged in time")),
         }
+    }
+
+    /// Which dispatch of its request the job is.
+    pub fn generation(&self) -> u32 {
+        self.metadata.as_ref().map_or(1, |gw| gw.generation)
+    }
+
+    /// Whether the job that the call is about may not start any more.
+    pub fn late_job(&self) -> bool {
+        let not_after = self.metadata.as_ref().and_then(|gw| gw.not_after);
+        not_after.is_some_and(|not_after| gw_wire::id::now().as_second() > not_after)
     }
 
     /// Ends the call with an error that goes to Salt.

@@ -4,16 +4,17 @@
 //! a pidfd: a socket that ends says nothing, since what a state started may have inherited the other end.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use gw_wire::id::Token;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg,
-    shutdown, sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown, sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,8 @@ pub enum WorkerError {
 pub enum Order {
     /// Call this one state function. Two descriptors come along: execution lock and request lock.
     Call {
+        /// The claim, to be named to `gw-exec finish` if this executor dies.
+        claim_id: Token,
         /// The function.
         fun: &'static str,
         /// Its positional arguments.
@@ -89,8 +92,10 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Worker {
     socket: OwnedFd,
+    pid: Pid,
     pidfd: OwnedFd,
     buffer: Vec<u8>,
+    fds: Vec<OwnedFd>,
     ended: bool,
 }
 
@@ -121,10 +126,17 @@ impl Worker {
         }
         Ok(Worker {
             socket,
+            pid: peer,
             pidfd,
             buffer: Vec::new(),
+            fds: Vec::new(),
             ended: false,
         })
+    }
+
+    /// The worker's process.
+    pub fn pid(&self) -> Pid {
+        self.pid
     }
 
     /// The first line, of at most `limit` bytes. A longer one is read to its end, so that the worker can
@@ -147,6 +159,11 @@ impl Worker {
             }
             self.receive(RecvFlags::empty())?;
         }
+    }
+
+    /// The descriptors that came with what was read so far: those of two locks, or of none.
+    pub fn take_locks(&mut self) -> Option<[OwnedFd; 2]> {
+        std::mem::take(&mut self.fds).try_into().ok()
     }
 
     /// Waits for the next word, or for the worker's end, at most until `deadline`; `None` then.
@@ -236,9 +253,23 @@ impl Worker {
 
     fn receive(&mut self, flags: RecvFlags) -> Result<(), WorkerError> {
         let mut chunk = [0u8; 64 * 1024];
-        match recv(&self.socket, &mut chunk, flags) {
-            Ok((0, _)) => self.ended = true,
-            Ok((read, _)) => self.buffer.extend_from_slice(&chunk[..read]),
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut chunk)],
+            &mut control,
+            flags,
+        );
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        match received.map(|message| message.bytes) {
+            Ok(0) => self.ended = true,
+            Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
             Err(Errno::INTR | Errno::AGAIN) => {}
             // The other end closed with our words unread: nothing more will come.
             Err(Errno::CONNRESET) => self.ended = true,

@@ -13,10 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Jid, MinionId, Profile, RequestId, StateDigest, Token};
 use crate::receipt::{Binding, PROTOCOL};
+use crate::reply::StorePosition;
 use crate::state_data::StateData;
 
 /// The largest `metadata.gw` that an executor reads, in bytes of JSON.
 pub const MAX_METADATA_BYTES: usize = 4096;
+
+/// The most jids in [`Metadata::confirmed`].
+pub const MAX_CONFIRMED: usize = 16;
 
 /// The version of a request. A master answers "bad load" to one below `minimum_auth_version`, 3 by default
 /// (`salt/channel/server.py`, `handle_message`, 3006.27).
@@ -49,6 +53,9 @@ pub enum Call {
     },
     /// `oduflow_job.status(request_id, profile, state_digest, jid)`: what became of that job.
     Status(Binding),
+    /// `oduflow_job.revoke(request_id, profile, state_digest, jid)`: that job shall never run, unless it has
+    /// been claimed.
+    Revoke(Binding),
     /// `oduflow_job.capability()`: whether this minion can run a job.
     Capability,
 }
@@ -62,12 +69,32 @@ pub struct Metadata {
     /// Which dispatch of the request this is; 1 is the first. Absent in a publication of another make.
     #[serde(default = "first_generation")]
     pub generation: u32,
-    /// The executor does not start a run later than this, in seconds since the epoch.
+    /// The executor does not start a run later than this, in seconds since the epoch. With a status call: that
+    /// of the job asked about; once it has passed, a job without a record is refused for ever.
     pub not_after: Option<i64>,
     /// The gateway's reply port at the minion's own master.
     pub reply_port: u16,
     /// Names the question; the answer repeats it.
     pub nonce: Option<Token>,
+    /// The newest position of the minion's receipt store that the gateway has seen and accepted. An executor
+    /// whose chain lacks it runs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StorePosition>,
+    /// Jobs of this minion whose end is durable in the gateway's journal, at most [`MAX_CONFIRMED`].
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "confirmed"
+    )]
+    pub confirmed: Vec<Jid>,
+}
+
+fn confirmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Jid>, D::Error> {
+    let jids = Vec::<Jid>::deserialize(deserializer)?;
+    if jids.len() > MAX_CONFIRMED {
+        return Err(serde::de::Error::custom("too many confirmed jids"));
+    }
+    Ok(jids)
 }
 
 fn first_generation() -> u32 {
@@ -83,6 +110,8 @@ impl Metadata {
             not_after: None,
             reply_port,
             nonce: Some(nonce),
+            store: None,
+            confirmed: Vec::new(),
         }
     }
 
@@ -94,6 +123,8 @@ impl Metadata {
             not_after: Some(not_after),
             reply_port,
             nonce: None,
+            store: None,
+            confirmed: Vec::new(),
         }
     }
 }
@@ -104,6 +135,7 @@ impl Call {
         match self {
             Call::Run { .. } => "oduflow_job.run",
             Call::Status(_) => "oduflow_job.status",
+            Call::Revoke(_) => "oduflow_job.revoke",
             Call::Capability => "oduflow_job.capability",
         }
     }
@@ -125,7 +157,7 @@ impl Call {
                     .map(|data| data.as_str().to_owned())
                     .unwrap_or_default(),
             ],
-            Call::Status(binding) => vec![
+            Call::Status(binding) | Call::Revoke(binding) => vec![
                 binding.request_id.to_string(),
                 binding.profile.to_string(),
                 binding.state_digest.to_string(),
@@ -146,7 +178,7 @@ impl Call {
                 state_data: None, ..
             }
             | Call::Capability => StateDigest::default(),
-            Call::Status(binding) => binding.state_digest.clone(),
+            Call::Status(binding) | Call::Revoke(binding) => binding.state_digest.clone(),
         }
     }
 }
@@ -213,7 +245,7 @@ impl Publication {
                 profile: *profile,
                 state_digest: self.call.state_digest(),
             }),
-            Call::Status(_) | Call::Capability => None,
+            Call::Status(_) | Call::Revoke(_) | Call::Capability => None,
         }
     }
 

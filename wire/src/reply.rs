@@ -44,15 +44,39 @@ pub struct Reply {
     pub answer: Answer,
 }
 
-/// The identity of a receipt store: another id, or a lower sequence, means that the disk below it was
-/// replaced or rolled back, and that it no longer proves what did not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The identity of a receipt store and how far its chain of records has come. Another id, a lower sequence,
+/// or another head for a known sequence means that the disk below it was replaced or rolled back, and that
+/// it no longer proves what did not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorePosition {
-    /// Drawn when the store was made.
+    /// Drawn when the store was made, and again when its chain lacked what the gateway had seen of it.
     pub id: Token,
-    /// Rises with every claim and every tombstone.
+    /// The number of the newest claim or tombstone; 0 before the first.
     pub sequence: u64,
+    /// SHA-256 of that record's bytes, which name the SHA-256 of the one before; that of the store's first
+    /// identity before the first record.
+    pub head: Sha256Hex,
+}
+
+/// Whether a job outlives the minion's service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Survival {
+    /// Executor and worker are in a systemd scope of their own: a restart of salt-minion does not reach them.
+    Scope,
+    /// They are where the minion started them, and end with its control group.
+    None,
+}
+
+impl Survival {
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Survival::Scope => "scope",
+            Survival::None => "none",
+        }
+    }
 }
 
 /// The kinds of reply. Only `receipt` and `refused` ever end a record; the rest is history.
@@ -69,6 +93,8 @@ pub enum Answer {
         claim_id: Token,
         /// Why the outcome is `unknown`; none otherwise.
         reason: Option<UnknownReason>,
+        /// Whether the job was out of reach of a restart of salt-minion.
+        survival: Survival,
     },
     /// A durable tombstone: this jid never ran and never will.
     Refused {
@@ -85,6 +111,8 @@ pub enum Answer {
         done: Option<u32>,
         /// States in all, as far as this executor knows.
         total: Option<u32>,
+        /// Whether the job is out of reach of a restart of salt-minion.
+        survival: Survival,
     },
     /// Claimed, not running, and no receipt: it may have run. Not terminal, since it proves nothing.
     Abandoned {
@@ -93,6 +121,11 @@ pub enum Answer {
     },
     /// No evidence of this jid at all. Not terminal: it may still be delivered.
     NotStarted {
+        /// The job.
+        binding: Binding,
+    },
+    /// No record of this jid, and retention has deleted records of jids as high: it proves nothing.
+    Expired {
         /// The job.
         binding: Binding,
     },
@@ -144,10 +177,12 @@ pub enum RefusalReason {
     Invalid,
     /// This minion cannot run protocol 1 as it is configured now.
     Incapable,
-    /// The jid is more than 5 minutes ahead of the minion's clock.
+    /// The minion's clock is more than 5 minutes behind the jid, or behind its own last claim.
     Clock,
     /// A higher jid has been claimed or refused before.
     BelowFloor,
+    /// Somebody asked that it never run, and it had not been claimed.
+    Revoked,
 }
 
 /// Why nothing durable could be done.
@@ -156,6 +191,11 @@ pub enum RefusalReason {
 pub enum NotClaimedReason {
     /// The receipt store cannot be used (wrong owner, mode, a symlink, a full or failing disk).
     Store,
+    /// The store was made on another machine: a cloned or moved disk.
+    Machine,
+    /// The store's chain lacks what the gateway has seen of it: rolled back or replaced. Nothing runs until
+    /// a publication names the store's new identity.
+    StoreChanged,
 }
 
 impl NotClaimedReason {
@@ -163,6 +203,8 @@ impl NotClaimedReason {
     pub fn as_str(self) -> &'static str {
         match self {
             NotClaimedReason::Store => "store",
+            NotClaimedReason::Machine => "machine",
+            NotClaimedReason::StoreChanged => "store_changed",
         }
     }
 }
@@ -177,6 +219,7 @@ impl RefusalReason {
             RefusalReason::Incapable => "incapable",
             RefusalReason::Clock => "clock",
             RefusalReason::BelowFloor => "below_floor",
+            RefusalReason::Revoked => "revoked",
         }
     }
 }
@@ -210,6 +253,8 @@ pub struct Capability {
     pub euid: u32,
     /// The profiles that this executor knows.
     pub profiles: Vec<Profile>,
+    /// Whether jobs outlive a restart of salt-minion here.
+    pub survival: Survival,
     /// Everything that keeps this minion from running a job. Empty means capable.
     pub problems: Vec<Problem>,
 }
@@ -264,6 +309,14 @@ pub enum Problem {
     ExecutorMissing,
     /// The receipt store cannot be used.
     Store,
+    /// The receipt store was made on another machine.
+    Machine,
+    /// The receipt store lacks what a gateway has seen of it.
+    StoreChanged,
+    /// `require_survival` is set, and jobs would end with salt-minion's control group.
+    Survival,
+    /// The file of the site's own profiles cannot be used.
+    Profiles,
 }
 
 impl Problem {
@@ -287,6 +340,16 @@ impl Problem {
             Problem::Store => {
                 "the receipt store on the minion cannot be used (owner, mode, symlink or disk)"
             }
+            Problem::Machine => {
+                "the receipt store was made on another machine (a cloned or moved disk)"
+            }
+            Problem::StoreChanged => {
+                "the receipt store lacks what a gateway has seen of it (rolled back or replaced)"
+            }
+            Problem::Survival => {
+                "require_survival is set, and a restart of salt-minion would end a job"
+            }
+            Problem::Profiles => "the file of the site's profiles on the minion cannot be used",
         }
     }
 
@@ -302,6 +365,10 @@ impl Problem {
             Problem::MinionIdPattern => "minion_id_pattern",
             Problem::ExecutorMissing => "executor_missing",
             Problem::Store => "store",
+            Problem::Machine => "machine",
+            Problem::StoreChanged => "store_changed",
+            Problem::Survival => "survival",
+            Problem::Profiles => "profiles",
         }
     }
 }
@@ -423,6 +490,7 @@ impl Answer {
             | Answer::Running { binding, .. }
             | Answer::Abandoned { binding }
             | Answer::NotStarted { binding }
+            | Answer::Expired { binding }
             | Answer::NotClaimed { binding, .. }
             | Answer::Conflict { binding, .. } => Some(binding),
         }
@@ -437,6 +505,7 @@ impl Answer {
             Answer::Running { .. } => "running",
             Answer::Abandoned { .. } => "abandoned",
             Answer::NotStarted { .. } => "not_started",
+            Answer::Expired { .. } => "expired",
             Answer::NotClaimed { .. } => "not_claimed",
             Answer::Conflict { .. } => "conflict",
         }
@@ -504,11 +573,13 @@ mod tests {
             store: Some(StorePosition {
                 id: Token::random(),
                 sequence: 7,
+                head: Sha256Hex::of(b"a record"),
             }),
             answer: Answer::Running {
                 binding: binding("client-1"),
                 done: Some(37),
                 total: Some(60),
+                survival: Survival::Scope,
             },
         }
     }

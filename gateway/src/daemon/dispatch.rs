@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::http::StatusCode;
 use gw_poller::questions::{NoAnswer, Question, capability};
 use gw_wire::id::{Profile, Sha256Hex, now};
-use gw_wire::publication::{Call, Metadata, Publication};
+use gw_wire::publication::{Call, MAX_CONFIRMED, Metadata, Publication};
 use gw_wire::reply::{Capability, Problem};
 
 use super::{ApiError, Gateway, Known, blocking, journal_failed, lock, log};
@@ -95,6 +95,11 @@ impl Gateway {
             master_key,
             minion_key,
         };
+        let minion_id = request.minion_id.clone();
+        let confirmed = blocking(self, move |gateway| {
+            gateway.journal.settled(&minion_id, MAX_CONFIRMED)
+        })
+        .await?;
         let claimed = {
             let (id, claim) = (request.request_id, claim.clone());
             blocking(self, move |gateway| gateway.journal.claim(id, &claim)).await?
@@ -107,14 +112,18 @@ impl Gateway {
         };
         log(&Event::Claim(claim.clone()), &applied);
 
-        let publication = Publication {
-            jid: claim.jid,
-            minion_id: request.minion_id.clone(),
-            metadata: Metadata::run(
+        let metadata = Metadata {
+            confirmed,
+            ..Metadata::run(
                 self.reply_port,
                 applied.record.generation,
                 claim.not_after.as_second(),
-            ),
+            )
+        };
+        let publication = Publication {
+            jid: claim.jid,
+            minion_id: request.minion_id.clone(),
+            metadata,
             call: Call::Run {
                 request_id: request.request_id,
                 profile: request.profile,

@@ -124,6 +124,7 @@ async fn record(
             receipt,
             claim_id,
             reason,
+            survival: _,
         } => (
             Event::Receipt {
                 receipt: receipt.clone(),
@@ -137,6 +138,7 @@ async fn record(
             binding,
             done,
             total,
+            survival: _,
         } => {
             let progress = done
                 .zip(*total)
@@ -158,6 +160,7 @@ async fn record(
         Answer::Conflict { binding, .. } => {
             (observed(Observation::Conflict, String::new()), binding)
         }
+        Answer::Expired { binding } => (observed(Observation::Expired, String::new()), binding),
         // True in the moment of the question only.
         Answer::NotStarted { binding } => {
             if !expected {

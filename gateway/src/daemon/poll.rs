@@ -83,10 +83,13 @@ impl Gateway {
 
     /// Asks once what became of a record's job. The answer is in the journal when this returns.
     pub(super) async fn ask_status(self: &Arc<Self>, record: &Record) -> Result<(), NoAnswer> {
-        let Some(binding) = record.binding() else {
+        let (Some(binding), Some(claim)) = (record.binding(), &record.claim) else {
             return Ok(());
         };
-        self.ask(Question::Status(binding)).await.map(drop)
+        let not_after = Some(claim.not_after.as_second());
+        self.ask(Question::Status(binding, not_after))
+            .await
+            .map(drop)
     }
 }
 

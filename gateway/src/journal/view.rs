@@ -83,6 +83,22 @@ impl Journal {
         Ok(awaiting)
     }
 
+    /// The newest jids of a minion whose end is known and settled, at most `limit`: its executor need keep
+    /// their receipts no longer. One that ended `unknown`, or was contradicted, still needs a person.
+    pub fn settled(&self, minion: &MinionId, limit: usize) -> Result<Vec<Jid>, JournalError> {
+        let connection = self.lock();
+        let mut statement = connection.prepare_cached(
+            "SELECT jid FROM dispatch WHERE minion_id = ?1 AND state IN ('succeeded', 'failed', 'refused')
+             AND contradicted = 0 ORDER BY jid DESC LIMIT ?2",
+        )?;
+        let mut rows = statement.query((minion.as_str(), limit as i64))?;
+        let mut jids = Vec::new();
+        while let Some(row) = rows.next()? {
+            jids.push(Jid::parse(&row.get::<_, String>(0)?)?);
+        }
+        Ok(jids)
+    }
+
     /// The dispatch that was claimed under a jid, whatever its request is.
     pub fn find_jid(&self, jid: Jid) -> Result<Option<Record>, JournalError> {
         one(&self.lock(), "d.jid = ?1", [jid.as_str()])

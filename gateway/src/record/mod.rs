@@ -154,6 +154,8 @@ pub enum Observation {
     Abandoned,
     /// No trace of the jid in that moment.
     NotStarted,
+    /// No trace of the jid, and retention may have deleted it.
+    Expired,
     /// Not run, and no tombstone could be made.
     NotClaimed,
     /// The minion's store has the request, or the jid, with other values.
@@ -167,6 +169,7 @@ impl Observation {
             Observation::Running => "running",
             Observation::Abandoned => "abandoned",
             Observation::NotStarted => "not_started",
+            Observation::Expired => "expired",
             Observation::NotClaimed => "not_claimed",
             Observation::Conflict => "conflict",
         }
@@ -364,13 +367,14 @@ pub fn transition(state: &State, event: &Event) -> Result<Step, IllegalTransitio
                 S::NotSent { .. } | S::Refused { .. },
             ) => Step::Alarm(Alarm::RanAfterAll),
             (
-                Observation::NotStarted | Observation::NotClaimed,
+                Observation::NotStarted | Observation::Expired | Observation::NotClaimed,
                 S::NotSent { .. } | S::Refused { .. },
             )
             | (
                 Observation::Running
                 | Observation::Abandoned
                 | Observation::NotStarted
+                | Observation::Expired
                 | Observation::NotClaimed,
                 S::Claimed | S::Sent | S::SendUncertain { .. },
             ) => Step::Note,
@@ -379,6 +383,7 @@ pub fn transition(state: &State, event: &Event) -> Result<Step, IllegalTransitio
                 Observation::Running
                 | Observation::Abandoned
                 | Observation::NotStarted
+                | Observation::Expired
                 | Observation::NotClaimed,
                 S::Succeeded { .. } | S::Failed { .. } | S::Unknown { .. },
             ) => Step::Silent,

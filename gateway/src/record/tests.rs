@@ -92,6 +92,7 @@ fn events() -> Vec<Event> {
         observed(Observation::Running),
         observed(Observation::Abandoned),
         observed(Observation::NotStarted),
+        observed(Observation::Expired),
         observed(Observation::NotClaimed),
         observed(Observation::Conflict),
     ]

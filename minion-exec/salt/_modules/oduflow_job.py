@@ -1,15 +1,17 @@
 """
 Run one Salt state at most once, with a durable receipt: the worker's side of ``gw-exec``.
 
-Each function starts ``gw-exec run|status|capability`` with one end of a socket pair as its standard input,
+Each function starts ``gw-exec run|status|revoke|capability`` with one end of a socket pair as its standard input,
 writes the facts of the call there as one line of JSON, and does what it is told:
 
 - ``{"do": "call", "fun", "arg", "kwarg"}``, with the descriptors of two locks: call that state function under
   the shims below, write ``{"progress": [done, total]}`` as states end, then ``{"result": {...}}``, counts only.
 - ``{"do": "return", "value"}``: give ``value`` to Salt.
 
+If the executor dies before that, and the call has been made, ``gw-exec finish`` gets the counts and the locks.
+
 Nothing is decided, retried or stored here, no result of a state is handed on, and no error of ours leaves.
-The facts come from the minion's configuration (``oduflow_job: {executor, store, minion_id_pattern}``) and from
+The facts come from the minion's configuration (``oduflow_job``) and from
 the publication, never from pillar, grains or an argument. Made for exactly Salt 3006.27, jobs as processes.
 """
 
@@ -48,6 +50,12 @@ def status(request_id, profile, state_digest, jid, **kwargs):
     return _serve("status", args, kwargs)
 
 
+def revoke(request_id, profile, state_digest, jid, **kwargs):
+    """Refuse a job for ever, unless it has been claimed; what became of it, then."""
+    args = {"request_id": request_id, "profile": profile, "state_digest": state_digest, "jid": jid}
+    return _serve("revoke", args, kwargs)
+
+
 def capability(**kwargs):
     """Whether this minion can run a job."""
     return _serve("capability", {}, kwargs)
@@ -58,28 +66,50 @@ def _serve(function, args, kwargs):
     try:
         config = __opts__.get("oduflow_job") or {}
         facts = _facts(config, args, kwargs)
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
+        locks = []
+        with contextlib.ExitStack() as sockets:
+            try:
+                # Before the sockets are closed: the executor waits for that, and then others may have the locks.
                 try:
-                    subprocess.Popen(
-                        [config.get("executor", "/usr/local/sbin/gw-exec"), function],
-                        stdin=theirs,
-                        stdout=subprocess.DEVNULL,
-                        start_new_session=True,
-                        cwd="/",
-                        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                    )
+                    sock = _start(sockets, config, function, facts, locks)
                 except (OSError, ValueError, TypeError) as exc:
                     log.error("oduflow_job: the executor could not be started: %s", type(exc).__name__)
                     return _without_executor(function, facts)
-            with contextlib.suppress(OSError):
-                ours.sendall(json.dumps(facts, default=str, skipkeys=True).encode() + b"\n")
-            return _obey(ours)
+                order, finish = _obey(sock, locks)
+                if order is None and finish is not None:
+                    # The executor died, and we have the result and the locks: another one commits it.
+                    facts["args"] = dict(args, **finish)
+                    order, _ = _obey(_start(sockets, config, "finish", facts, locks), [])
+            finally:
+                for lock in locks:
+                    os.close(lock)
+            if order is None:
+                return {"error": "executor_died", "message": "gw-exec ended without an answer"}
+            return order["value"]
     except Exception as exc:  # pylint: disable=broad-except
         # The type alone: an exception's text may quote what must not leave this process.
         log.error("oduflow_job.%s failed: %s", function, type(exc).__name__)
         return {"error": "module", "message": "the module failed: " + type(exc).__name__}
+
+
+def _start(sockets, config, function, facts, locks):
+    """Start ``gw-exec``, and give our end of its socket, with the facts and the locks under way."""
+    ours, theirs = (sockets.enter_context(sock) for sock in socket.socketpair())
+    with theirs:
+        subprocess.Popen(
+            [config.get("executor", "/usr/local/sbin/gw-exec"), function],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+    line = json.dumps(facts, default=str, skipkeys=True).encode() + b"\n"
+    # An executor that died meanwhile is found out by reading.
+    with contextlib.suppress(OSError):
+        sent = ours.sendmsg([line], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", locks))] if locks else [])
+        ours.sendall(line[sent:])
+    return ours
 
 
 def _facts(config, args, kwargs):
@@ -102,26 +132,23 @@ def _facts(config, args, kwargs):
         "module": __file__,
         "store": config.get("store"),
         "minion_id_pattern": config.get("minion_id_pattern"),
+        "require_survival": bool(config.get("require_survival")),
+        "retain_days": config.get("retain_days"),
+        "retain_count": config.get("retain_count"),
     }
 
 
-def _obey(sock):
-    """Do what the executor says. The locks are let go of before the socket is: the executor waits for that."""
-    buffer, locks = bytearray(), []
-    try:
+def _obey(sock, locks):
+    """Do what the executor says. Gives its last order, and what ``gw-exec finish`` must know if there is none."""
+    buffer, finish = bytearray(), None
+    order = _receive(sock, buffer, locks)
+    if order is not None and order["do"] == "call":
+        # Without both nothing would keep a second job out. The executor sees this process go.
+        if len(locks) != 2:
+            return {"value": {"error": "locks", "message": "the locks of the job did not arrive"}}, None
+        finish = {"claim_id": order["claim_id"], "result": _call(sock, order)}
         order = _receive(sock, buffer, locks)
-        if order is not None and order["do"] == "call":
-            # Without both nothing would keep a second job out. The executor sees this process go.
-            if len(locks) != 2:
-                return {"error": "locks", "message": "the locks of the job did not arrive"}
-            _call(sock, order)
-            order = _receive(sock, buffer, locks)
-    finally:
-        for lock in locks:
-            os.close(lock)
-    if order is None:
-        return {"error": "executor_died", "message": "gw-exec ended without an answer"}
-    return order["value"]
+    return order, finish
 
 
 def _receive(sock, buffer, locks):
@@ -161,6 +188,7 @@ def _call(sock, order):
         log.error("oduflow_job: %s raised %s", order["fun"], type(exc).__name__)
     with contextlib.suppress(OSError):
         sock.sendall(unsent + json.dumps({"result": counts}).encode() + b"\n")
+    return counts
 
 
 @contextlib.contextmanager

@@ -63,6 +63,11 @@ impl Dir {
                 Err(source) => return Err(StoreError::io("open", missing, source)),
             }
         }
+        Self::open_existing(path)
+    }
+
+    /// Opens the store's directory, which must be there.
+    pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
         let fd = open_absolute(path, DIRECTORY)
             .map_err(|source| StoreError::io("open", path, source))?;
         Self::checked(fd, path.to_owned())
@@ -161,9 +166,27 @@ impl Dir {
     /// Of several writers of one name exactly one gets [`Created::New`]. After an error the file may or may
     /// not have its name; whoever reads it later syncs it.
     pub fn create(&self, name: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.write(name, content, RenameFlags::NOREPLACE)
+    }
+
+    /// Writes a file in the place of what has its name now, durably. For the one file that changes, by
+    /// whoever holds the index lock. After an error, and after a crash, one of the two has the name, whole.
+    pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), StoreError> {
+        self.write(name, content, RenameFlags::empty()).map(drop)
+    }
+
+    /// Deletes a file, durably; it may be gone already.
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        match fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => self.sync(),
+            Err(source) => Err(StoreError::io("delete", &self.path.join(name), source)),
+        }
+    }
+
+    fn write(&self, name: &str, content: &[u8], flags: RenameFlags) -> Result<Created, StoreError> {
         let path = self.path.join(name);
         let temporary = format!("{NEW_PREFIX}{}", Token::random());
-        let result = self.write_and_name(&temporary, name, content, &path);
+        let result = self.write_and_name(&temporary, name, content, &path, flags);
         if !matches!(result, Ok(Created::New)) {
             // Best effort: a file under a temporary name means nothing to anyone.
             let _left = fs::unlinkat(&self.fd, &temporary, AtFlags::empty());
@@ -177,6 +200,7 @@ impl Dir {
         name: &str,
         content: &[u8],
         path: &Path,
+        flags: RenameFlags,
     ) -> Result<Created, StoreError> {
         // A crash up to the rename leaves at most an unread file under a temporary name.
         let fd = fs::openat2(
@@ -197,7 +221,7 @@ impl Dir {
         fs::fsync(&file).map_err(|source| StoreError::io("sync", path, source))?;
         // A crash here leaves the file under its name, or not, whole either way; a power cut may undo
         // the rename until the directory is synced.
-        match fs::renameat_with(&self.fd, temporary, &self.fd, name, RenameFlags::NOREPLACE) {
+        match fs::renameat_with(&self.fd, temporary, &self.fd, name, flags) {
             Ok(()) => {}
             Err(Errno::EXIST) => return Ok(Created::Exists),
             Err(source) => return Err(StoreError::io("name", path, source)),
@@ -280,7 +304,8 @@ impl Dir {
         Ok(Some(fd))
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
+    /// Makes every name in this directory durable, and every deletion.
+    pub fn sync(&self) -> Result<(), StoreError> {
         fs::fsync(&self.fd).map_err(|source| StoreError::io("sync", &self.path, source))
     }
 }

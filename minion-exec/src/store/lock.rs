@@ -50,6 +50,20 @@ impl Lock {
         Ok(Some(Lock { fd }))
     }
 
+    /// Takes over a descriptor that another process passed on; `None` if it is not of this lock's file, or if
+    /// somebody else has the lock.
+    pub fn adopt(dir: &Dir, name: &str, fd: OwnedFd) -> Result<Option<Self>, StoreError> {
+        if !dir.is_named(name, fd.as_fd())? {
+            return Ok(None);
+        }
+        // Changes nothing if the lock belongs to this open file description already.
+        match fcntl(&fd, FcntlArg::F_OFD_SETLK(&whole_file())) {
+            Ok(_) => Ok(Some(Lock { fd })),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(errno) => Err(lock_error("lock", dir.path_of(name), errno)),
+        }
+    }
+
     /// Takes the lock, waiting at most `patience` for its holder. For locks held for moments only.
     pub fn take(dir: &Dir, name: &str, patience: Duration) -> Result<Self, StoreError> {
         let until = Instant::now() + patience;

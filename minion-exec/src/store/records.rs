@@ -1,15 +1,17 @@
 //! What stands in the store's files, beside receipts. Every record names its format and is read strictly.
 
-use gw_wire::id::Token;
+use gw_wire::id::{Jid, RequestId, Sha256Hex, Token};
 use gw_wire::receipt::Binding;
-use gw_wire::reply::{RefusalReason, UnknownReason};
+use gw_wire::reply::{RefusalReason, Survival, UnknownReason};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::machine::Machine;
+
 /// The only format there is.
 const FORMAT: u32 = 1;
-/// The largest record, in bytes of JSON. The longest legal one takes under 700.
+/// The largest record, in bytes of JSON. The longest legal one takes under 900.
 pub const MAX_RECORD_BYTES: usize = 4096;
 
 /// Why bytes are no record.
@@ -45,6 +47,8 @@ pub struct Claimed {
     pub claim_id: Token,
     /// By the minion's clock.
     pub claimed_at: Timestamp,
+    /// Whether the job is out of reach of a restart of salt-minion.
+    pub survival: Survival,
 }
 
 /// A refusal for ever.
@@ -61,6 +65,18 @@ pub struct Tombstone {
     pub refused_at: Timestamp,
 }
 
+/// A jid's record and its place in the store's chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Linked {
+    /// Counts claims and tombstones from 1.
+    pub sequence: u64,
+    /// SHA-256 of the bytes of the record before; the store's genesis for the first.
+    pub previous: Sha256Hex,
+    /// The record.
+    pub jid_record: JidRecord,
+}
+
 impl JidRecord {
     /// The job.
     pub fn binding(&self) -> &Binding {
@@ -71,12 +87,30 @@ impl JidRecord {
     }
 }
 
-/// The identity of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The identity of a store: the one record that changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// Drawn when the store was made.
+    /// Drawn when the store was made, and again when its chain lacked what the gateway had seen.
     pub id: Token,
+    /// What the first record names as the one before it.
+    pub genesis: Sha256Hex,
+    /// Where the store was made.
+    pub machine: Machine,
+    /// `id` was drawn again, and no publication has named it yet: nothing runs.
+    pub renewed: bool,
+    /// The highest jid that retention has deleted.
+    pub pruned_below: Option<Jid>,
+}
+
+/// That the gateway has the end of a job in its journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confirmed {
+    /// The request whose receipt may be deleted.
+    pub request_id: RequestId,
+    /// When the job was claimed or refused, by the minion's clock.
+    pub since: Timestamp,
 }
 
 /// Why a receipt says `unknown`. Kept apart, because a receipt has no field for it.

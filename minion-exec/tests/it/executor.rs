@@ -1,15 +1,13 @@
 //! The real `gw-exec`, spoken to as Salt's module speaks to it, with a gateway that verifies every reply.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Call, Job, Minion, fresh_jid};
 use gw_wire::id::Jid;
 use gw_wire::receipt::Outcome;
 use gw_wire::reply::{Answer, NotClaimedReason, Problem, RefusalReason, Reply, UnknownReason};
 use serde_json::{Value, json};
-use support::{Call, Job, Minion, fresh_jid};
 
 fn no_return() -> Value {
     json!({"__no_return__": true})
@@ -48,9 +46,12 @@ fn a_job_is_called_once_with_fixed_options_and_its_signed_receipt_arrives() {
     let minion = Minion::new();
     let job = Job::fresh();
     let mut call = minion.run(&job);
+    let mut order = call.called();
+    let claim_id = order["claim_id"].take();
+    assert!(claim_id.is_string(), "{claim_id}");
     assert_eq!(
-        call.called(),
-        json!({"do": "call", "fun": "state.sls", "arg": ["roles.client_stack"],
+        order,
+        json!({"do": "call", "claim_id": null, "fun": "state.sls", "arg": ["roles.client_stack"],
                "kwarg": {"test": false, "queue": false, "concurrent": false, "state_events": false}})
     );
     assert_eq!(minion.status(&job).kind(), "running");
@@ -121,7 +122,7 @@ fn a_word_that_makes_no_sense_ends_in_an_unknown_receipt() {
             (outcome, reason),
             (Outcome::Unknown, Some(UnknownReason::Malformed))
         );
-        assert!(!support::holds(&minion.store(), "CANARY"));
+        assert!(!crate::support::holds(&minion.store(), "CANARY"));
     }
 }
 
@@ -287,7 +288,7 @@ fn a_killed_worker_makes_an_unknown_receipt_and_keeps_others_out_until_it_is_kno
     let mut worker = std::process::Command::new(std::env::current_exe().expect("a path"))
         .args([
             "--exact",
-            "a_worker_that_never_ends",
+            "executor::a_worker_that_never_ends",
             "--ignored",
             "--nocapture",
         ])
@@ -643,7 +644,7 @@ fn a_full_disk_below_standard_error_costs_no_receipt_and_no_exit_code() {
     call.called();
     // The first try to commit fails, which is told.
     std::fs::write(minion.receipt_file(&job), "in the way").expect("written");
-    call.say(&support::mapping(1, 0));
+    call.say(&crate::support::mapping(1, 0));
     std::thread::sleep(Duration::from_millis(500));
     std::fs::remove_file(minion.receipt_file(&job)).expect("removed");
     assert_eq!(call.returned(), no_return());

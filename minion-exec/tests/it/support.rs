@@ -1,9 +1,9 @@
 //! The module's side of the socket, and a gateway's reply port, for the real `gw-exec`.
 
-use std::io::{IoSliceMut, Write};
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,11 +13,15 @@ use std::time::{Duration, Instant};
 use gw_exec::store::Store;
 use gw_exec::store::dir::Dir;
 use gw_exec::store::lock::{INDEX, Lock};
+use gw_exec::store::machine::Machine;
 use gw_wire::id::{Jid, RequestId, Token};
 use gw_wire::key::PublicKey;
 use gw_wire::reply::{Acknowledgement, Answer, Reply, UnverifiedReply};
 use gw_wire::zmtp::router::{Limits, Server};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use serde_json::{Value, json};
 
 pub const MINION: &str = "client-123e4567-e89b-42d3-a456-426614174000";
@@ -75,6 +79,20 @@ impl Minion {
         self.look_after(Call::start_with(function, line))
     }
 
+    /// The same, with descriptors beside the line.
+    pub fn start_passing(&self, function: &str, line: &str, fds: &[OwnedFd]) -> Call {
+        self.look_after(Call::start_passing(Stdio::inherit(), function, line, fds))
+    }
+
+    /// Waits until the job's receipt has its name.
+    pub fn await_receipt(&self, job: &Job) {
+        let until = Instant::now() + PATIENCE;
+        while !self.receipt_file(job).exists() {
+            assert!(Instant::now() < until, "no receipt of {job:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Has the executor of a call end with this minion.
     pub fn look_after(&self, call: Call) -> Call {
         let executor = Arc::clone(&call.executor);
@@ -120,6 +138,9 @@ impl Minion {
             "module": MODULE,
             "store": self.store(),
             "minion_id_pattern": null,
+            "require_survival": false,
+            "retain_days": null,
+            "retain_count": null,
         })
     }
 
@@ -135,16 +156,25 @@ impl Minion {
         self.start("run", &self.run_facts(job))
     }
 
-    /// Asks for the status, and gives the answer that went to Salt and came over the reply port alike.
+    /// Asks for the status, and gives the answer that came over the reply port.
     pub fn status(&self, job: &Job) -> Answer {
+        self.ask("status", job, json!({})).answer
+    }
+
+    /// Asks a question about a job with more of `metadata.gw`, and gives the reply.
+    pub fn ask(&self, function: &str, job: &Job, gw: Value) -> Reply {
         let args = json!({"request_id": job.request_id, "profile": "configure", "state_digest": "", "jid": job.jid});
         let mut facts = self.facts(fresh_jid(), args);
         let nonce = Token::random();
         facts["metadata"]["gw"]["nonce"] = nonce.as_str().into();
-        let mut call = self.start("status", &facts);
+        facts["metadata"]["gw"]["not_after"] = Value::Null;
+        for (key, value) in gw.as_object().expect("an object") {
+            facts["metadata"]["gw"][key] = value.clone();
+        }
+        let mut call = self.start(function, &facts);
         assert_eq!(call.returned(), json!({"__no_return__": true}));
         drop(call);
-        self.reply(|reply| reply.nonce == Some(nonce)).answer
+        self.reply(|reply| reply.nonce == Some(nonce))
     }
 
     /// Waits for the first reply that is wanted.
@@ -182,9 +212,14 @@ impl Minion {
 
     /// Holds back every claim and refusal until it is dropped.
     pub fn hold_index(&self) -> Lock {
-        Store::open(&self.store()).expect("a store");
+        self.open_store();
         let locks = Dir::open_root(&self.store().join("locks")).expect("a directory");
         Lock::take(&locks, INDEX, PATIENCE).expect("free")
+    }
+
+    /// The store as an executor on this machine opens it.
+    pub fn open_store(&self) -> Store {
+        Store::open(&self.store(), Machine::this().expect("readable")).expect("a store")
     }
 
     pub fn jid_files(&self) -> usize {
@@ -276,6 +311,10 @@ impl Call {
     }
 
     pub fn start_telling(stderr: Stdio, function: &str, line: &str) -> Self {
+        Self::start_passing(stderr, function, line, &[])
+    }
+
+    fn start_passing(stderr: Stdio, function: &str, line: &str, fds: &[OwnedFd]) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let child = Command::new(env!("CARGO_BIN_EXE_gw-exec"))
             .arg(function)
@@ -290,7 +329,7 @@ impl Call {
             buffer: Vec::new(),
             locks: Vec::new(),
         };
-        call.say_raw(line);
+        call.pass(line, fds);
         call
     }
 
@@ -302,6 +341,20 @@ impl Call {
         self.socket
             .write_all(format!("{line}\n").as_bytes())
             .expect("written");
+    }
+
+    /// Says a line, whose first byte carries the descriptors.
+    fn pass(&mut self, line: &str, fds: &[OwnedFd]) {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        }
+        let line = [line.as_bytes(), b"\n"].concat();
+        let first = [IoSlice::new(&line[..1])];
+        sendmsg(&self.socket, &first, &mut control, SendFlags::empty()).expect("sent");
+        self.socket.write_all(&line[1..]).expect("written");
     }
 
     /// The next order.

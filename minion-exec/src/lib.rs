@@ -13,6 +13,7 @@
 //! | [`worker`] | the Salt worker at the other end: socket, descriptors, pidfd |
 //! | [`reduce`] | from classes of results to an outcome |
 //! | [`reply`] | signing and sending |
+//! | [`receipts`] | the store for a person on the minion |
 //!
 //! Where the invariants live: **claim-before-run** and **one-claim** on [`store::Store::claim`],
 //! **receipt-before-return** on [`store::Claim::commit`], **one-run** in [`store::lock`],
@@ -21,6 +22,7 @@
 pub mod capability;
 pub mod facts;
 pub mod finish;
+pub mod receipts;
 pub mod reduce;
 pub mod reply;
 pub mod request;

@@ -1,8 +1,9 @@
-//! The command `gw-exec`, started by Salt's module `oduflow_job` and by nobody else.
+//! The command `gw-exec`, started by Salt's module `oduflow_job`, or by hand to look at its store.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use gw_exec::receipts::{Receipts, receipts};
 use gw_exec::session::{chain, tell};
 use gw_exec::worker::WorkerError;
 use gw_exec::{Function, serve};
@@ -11,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 /// Claims a job on this minion, has Salt run it at most once, keeps its receipt, and answers the gateway.
 ///
 /// Salt's execution module oduflow_job starts this program for every call and speaks with it over a socket
-/// on standard input; it is of no use by hand. It reads and writes only the receipt store that the minion's
+/// on standard input; by hand only `receipts` is of use. It reads and writes only the receipt store that the minion's
 /// configuration names (oduflow_job: store, by default /var/lib/oduflow/job-receipts), and reads the
 /// minion's Salt key to sign its answers. It lives as long as its job does, and then until the gateway has
 /// acknowledged the answer: about eleven minutes, if nobody does and the disk takes nothing at first.
@@ -35,12 +36,25 @@ enum Call {
     Finish,
     /// Serves oduflow_job.capability: say whether this minion can run a job
     Capability,
+    /// Look at the receipt store of this machine: list, show, verify
+    Receipts(Receipts),
 }
 
 /// 0: the call was served, whether or not its answer arrived. 1: Salt's worker was gone or could not be spoken
-/// with. 2: not started by it, or with other arguments.
+/// with. 2: not started by it, or with other arguments. For `receipts`: 0 done, 1 nothing found or findings, 2 the
+/// store cannot be looked at.
 fn main() -> ExitCode {
     let function = match Command::parse().function {
+        Call::Receipts(command) => {
+            return match receipts(&command) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(error) => {
+                    tell(&format!("{error:#}"));
+                    ExitCode::from(2)
+                }
+            };
+        }
         Call::Run => Function::Run,
         Call::Status => Function::Status,
         Call::Revoke => Function::Revoke,

@@ -233,13 +233,26 @@ impl Dir {
 
     /// The names in this directory, in no order, without those of unfinished files.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        let mut names = self.all_names()?;
+        names.retain(|name| !name.starts_with('.'));
+        Ok(names)
+    }
+
+    /// How many unfinished files there are: those being written just now, and what a crash left.
+    pub fn unfinished(&self) -> Result<usize, StoreError> {
+        let names = self.all_names()?;
+        Ok(names
+            .iter()
+            .filter(|name| name.starts_with(NEW_PREFIX))
+            .count())
+    }
+
+    fn all_names(&self) -> Result<Vec<String>, StoreError> {
         let error = |source| StoreError::io("list", &self.path, source);
         let mut names = Vec::new();
         for entry in fs::Dir::read_from(&self.fd).map_err(error)? {
             let entry = entry.map_err(error)?;
-            if let Ok(name) = entry.file_name().to_str()
-                && !name.starts_with('.')
-            {
+            if let Ok(name) = entry.file_name().to_str() {
                 names.push(name.to_owned());
             }
         }

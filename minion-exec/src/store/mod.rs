@@ -15,6 +15,7 @@
 //! read is an error for the operator: it is named, left alone, and nothing runs on its account. Only
 //! [`retention`] deletes, and nothing that anybody still needs.
 
+pub mod audit;
 pub mod chain;
 pub mod claims;
 pub mod dir;
@@ -104,6 +105,20 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl StoreError {
+    /// What it is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            StoreError::Io { path, .. }
+            | StoreError::Unsafe { path, .. }
+            | StoreError::TooLong { path, .. }
+            | StoreError::Record { path, .. }
+            | StoreError::Receipt { path, .. }
+            | StoreError::Misplaced { path } => path,
+        }
+    }
 }
 
 /// An open store.

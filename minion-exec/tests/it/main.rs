@@ -3,4 +3,5 @@
 mod executor;
 mod fence;
 mod finish;
+mod receipts;
 mod support;

@@ -104,7 +104,19 @@ pub(crate) fn master(
 }
 
 /// The configuration of salt-minion.
-pub(crate) fn minion(layout: &Layout, net: &Net, number: usize, user: &str, extra: &str) -> Files {
+pub(crate) fn minion(
+    layout: &Layout,
+    net: &Net,
+    number: usize,
+    user: &str,
+    executor_config: &Map<String, Value>,
+    extra: &str,
+) -> Files {
+    let mut executor = Map::from_iter([
+        ("executor".to_owned(), json!(layout.gw_exec)),
+        ("store".to_owned(), json!(layout.store())),
+    ]);
+    executor.extend(executor_config.clone());
     let main = json!({
         "root_dir": root_dir(layout),
         "user": user,
@@ -123,7 +135,7 @@ pub(crate) fn minion(layout: &Layout, net: &Net, number: usize, user: &str, extr
         "loop_interval": 1,
         "enable_fqdns_grains": false,
         "enable_gpu_grains": false,
-        "oduflow_job": {"executor": layout.gw_exec, "store": layout.store()},
+        "oduflow_job": executor,
     });
     let mut files = Files::new();
     files.insert(layout.at("etc/salt/minion"), (yaml(main), "0644"));
@@ -263,7 +275,7 @@ mod tests {
     fn a_container_has_the_root_directory_as_salts_root() {
         let mut layout = layout();
         layout.root.clear();
-        let files = minion(&layout, &NET, 0, "root", "");
+        let files = minion(&layout, &NET, 0, "root", &Map::new(), "");
         assert!(lines(&files, "/etc/salt/minion").contains(&"root_dir: \"/\"".to_owned()));
         assert_eq!(
             layout.publish_pull(),

@@ -3,8 +3,14 @@
 //! The tests themselves are in `tests/`; here is what several of them use. Each test brings up a bed of its
 //! own as local processes (no Docker, no root needed); those in `tests/docker.rs` need Docker.
 
-use anyhow::{Context as _, Result};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 use bed::{Answer, Bed, Builder, Host};
+use gw_wire::id::{Jid, MinionId, now};
+use gw_wire::publication::{Call, Metadata, Publication};
+use gw_wire::zmtp::Endpoint;
+use gw_wire::zmtp::push::{PushEnd, push as push_load};
 
 /// A bed for one test; its progress goes to the test's output.
 pub fn bed() -> Builder {
@@ -47,4 +53,59 @@ pub fn files_with(
         .filter(|path| !exempt.iter().any(|part| path.contains(part)))
         .map(str::to_owned)
         .collect())
+}
+
+/// Publishes a call to minion 0 around the gateway, as a replaying or hostile publisher would. Nobody listens on
+/// the reply port that it names. `not_after_s` is from now.
+///
+/// # Errors
+/// The load could not be pushed.
+pub fn push(bed: &Bed, jid: Jid, call: Call, not_after_s: Option<i64>) -> Result<()> {
+    let publication = Publication {
+        jid,
+        minion_id: MinionId::parse(&bed::minion_id(0))?,
+        call,
+        metadata: Metadata {
+            not_after: not_after_s.map(|seconds| now().as_second() + seconds),
+            ..Metadata::run(9, 1, 0)
+        },
+    };
+    let endpoint = Endpoint::Unix(bed.publish_pull_path());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let end = runtime.block_on(push_load(
+        &endpoint,
+        &publication.to_bare_load("root"),
+        Duration::from_secs(5),
+    ));
+    ensure!(matches!(end, PushEnd::Sent { .. }), "not pushed: {end:?}");
+    Ok(())
+}
+
+/// What minion 0's store has for a jid now: its claim or tombstone.
+///
+/// # Errors
+/// The host cannot be asked.
+pub fn jid_record(bed: &Bed, jid: Jid) -> Result<Option<String>> {
+    let path = bed.minion_store(0).join("jids").join(format!("{jid}.json"));
+    let output = bed.exec(Host::Minion(0), r#"cat "$1""#, &[&path.to_string_lossy()])?;
+    Ok(output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+/// The same, once there is one.
+///
+/// # Errors
+/// There was none after 20 s, or the host cannot be asked.
+pub fn jid_file(bed: &Bed, jid: Jid) -> Result<String> {
+    for _ in 0..100 {
+        if let Some(record) = jid_record(bed, jid)? {
+            return Ok(record);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    anyhow::bail!("no file for jid {jid} after 20 s")
 }

@@ -4,49 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bed::{Bed, Host};
-use gw_tests::{bed, field, publish};
-use gw_wire::id::{Jid, MinionId, Profile, RequestId, now};
-use gw_wire::publication::{Call, Metadata, Publication};
-use gw_wire::zmtp::Endpoint;
-use gw_wire::zmtp::push::{PushEnd, push};
+use gw_tests::{bed, field, jid_file, publish, push};
+use gw_wire::id::{Jid, Profile, RequestId, now};
+use gw_wire::publication::Call;
 
-/// Publishes around the gateway, as a replaying or hostile publisher would: any request under any jid.
+/// A run of any request under any jid.
 fn push_run(bed: &Bed, request_id: RequestId, jid: Jid, not_after_s: i64) -> Result<()> {
-    let publication = Publication {
-        jid,
-        minion_id: MinionId::parse(&bed::minion_id(0))?,
-        call: Call::Run {
-            request_id,
-            profile: Profile::Configure,
-            state_data: None,
-        },
-        // Nobody listens on this port: the executor's answers are not part of these tests.
-        metadata: Metadata::run(9, 1, now().as_second() + not_after_s),
+    let call = Call::Run {
+        request_id,
+        profile: Profile::Configure,
+        state_data: None,
     };
-    let endpoint = Endpoint::Unix(bed.publish_pull_path());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let end = runtime.block_on(push(
-        &endpoint,
-        &publication.to_bare_load("root"),
-        Duration::from_secs(5),
-    ));
-    assert!(matches!(end, PushEnd::Sent { .. }), "{end:?}");
-    Ok(())
-}
-
-/// The claim or tombstone that the store has for a jid, once there is one.
-fn jid_file(bed: &Bed, jid: Jid) -> Result<String> {
-    let path = bed.minion_store(0).join("jids").join(format!("{jid}.json"));
-    for _ in 0..100 {
-        let output = bed.exec(Host::Minion(0), r#"cat "$1""#, &[&path.to_string_lossy()])?;
-        if output.status.success() {
-            return Ok(String::from_utf8(output.stdout)?);
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    anyhow::bail!("no file for jid {jid} after 20 s")
+    push(bed, jid, call, Some(not_after_s))
 }
 
 /// Waits until the minion has no job left.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::{Bed, Transport};
 use crate::backend::docker::Docker;
@@ -24,6 +24,7 @@ pub struct Builder {
     transport: Transport,
     master_config: String,
     minion_config: String,
+    executor_config: Map<String, Value>,
     pillar: String,
     states: Vec<(String, String)>,
     gw: BTreeMap<String, String>,
@@ -71,6 +72,12 @@ impl Builder {
     /// More of every minion's configuration (YAML), which overrides the bed's own.
     pub fn minion_config(mut self, yaml: &str) -> Self {
         self.minion_config.push_str(yaml);
+        self
+    }
+
+    /// Sets a key of `oduflow_job` in every minion's configuration, such as `("retain_count", 10.into())`.
+    pub fn executor_config(mut self, key: &str, value: Value) -> Self {
+        self.executor_config.insert(key.to_owned(), value);
         self
     }
 
@@ -187,7 +194,14 @@ impl Builder {
             files.extend(config::pillar(&layout, &host, n, &Map::new()));
             bed.put(
                 Host::Minion(n),
-                &config::minion(&host, net, n, user, &self.minion_config),
+                &config::minion(
+                    &host,
+                    net,
+                    n,
+                    user,
+                    &self.executor_config,
+                    &self.minion_config,
+                ),
             )?;
         }
         bed.put(Host::Master, &files)
@@ -215,6 +229,7 @@ impl Bed {
             transport: Transport::Ipc,
             master_config: String::new(),
             minion_config: String::new(),
+            executor_config: Map::new(),
             pillar: String::new(),
             states: Vec::new(),
             gw: BTreeMap::new(),

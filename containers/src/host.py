@@ -27,10 +27,11 @@ def put(files):
 
 
 def processes(tag, command):
-    """Processes whose GW_BED begins with `tag`, or whose command line holds all of `command`.
+    """Processes whose GW_BED or command line begins with `tag`, or whose command line holds all of `command`.
 
     Salt's own daemons overwrite their environment with their title (setproctitle), so they are known by
-    their title, which still begins with the command line; what they start is known by the environment.
+    their title, which still begins with the command line; what they start is known by the environment, but
+    for executors, which have a new one and are known by where their executable is.
     """
     found = []
     for entry in os.listdir("/proc"):
@@ -45,7 +46,7 @@ def processes(tag, command):
                 stat = handle.read().rpartition(")")[2].split()
         except OSError:
             continue
-        ours = any(item.startswith(b"GW_BED=" + tag.encode()) for item in environ)
+        ours = title.startswith(tag) or any(item.startswith(b"GW_BED=" + tag.encode()) for item in environ)
         if stat[0] != "Z" and (ours or (command and all(part in title for part in command))):
             found.append({"pid": int(entry), "ppid": int(stat[1]), "state": stat[0], "title": title})
     return found

@@ -1,8 +1,8 @@
 //! The local backend: each host is a directory, each daemon a process of this machine on loopback ports.
 //!
 //! A short path below `/tmp` holds everything, because an IPC path may have 107 bytes at most. Processes are
-//! known by the bed's directory, which is in their environment (`GW_BED`) or in the command line of Salt's
-//! daemons; nothing else is ever signalled. A janitor process waits for the owner's death and then ends
+//! known by the bed's directory, which is in their environment (`GW_BED`), in the command line of Salt's
+//! daemons, or the beginning of an executor's; nothing else is ever signalled. A janitor process waits for the owner's death and then ends
 //! and removes what is left, so that an interrupted test or demo leaves nothing behind.
 
 use std::fs;
@@ -63,6 +63,10 @@ impl Local {
             let root = local.layout(host).root;
             fs::create_dir_all(Path::new(&root).join("var/log/bed"))
                 .with_context(|| format!("cannot create {root}"))?;
+            if let Some(gw_exec) = &local.handle.gw_exec {
+                std::os::unix::fs::symlink(gw_exec, format!("{root}/gw-exec"))
+                    .with_context(|| format!("cannot link {root}/gw-exec"))?;
+            }
         }
         local.janitor = Some(local.start_janitor()?);
         Ok(local)
@@ -123,12 +127,18 @@ impl Backend for Local {
         let text = |path: Option<&PathBuf>| {
             path.map_or(String::new(), |path| path.to_string_lossy().into())
         };
+        let root = format!("{}/{name}", self.base());
+        // By a name of this bed's own, for executors have an environment of their own to be known by no more.
+        let gw_exec = match &self.handle.gw_exec {
+            Some(_) => format!("{root}/gw-exec"),
+            None => String::new(),
+        };
         Layout {
-            root: format!("{}/{name}", self.base()),
+            root,
             salt_bin: text(Some(&self.handle.salt_bin)),
             host_py: format!("{}/host.py", self.base()),
             gw: text(self.handle.gw.as_ref()),
-            gw_exec: text(self.handle.gw_exec.as_ref()),
+            gw_exec,
         }
     }
 

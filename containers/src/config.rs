@@ -147,6 +147,39 @@ pub(crate) fn minion(
     files
 }
 
+/// The unit of salt-minion, as the packages of 3006.27 ship it (`pkg/common/salt-minion.service`) but for where
+/// Salt is, and what the bed knows its processes by in a file of its own.
+pub(crate) fn unit(layout: &Layout) -> Files {
+    let unit = format!(
+        "[Unit]
+Description=The Salt Minion
+Documentation=man:salt-minion(1) file:///usr/share/doc/salt/html/contents.html https://docs.saltproject.io/en/latest/contents.html
+After=network.target salt-master.service
+
+[Service]
+KillMode=mixed
+Type=notify
+NotifyAccess=all
+LimitNOFILE=8192
+ExecStart={} -c {}
+
+[Install]
+WantedBy=multi-user.target
+",
+        layout.salt("salt-minion"),
+        layout.salt_config()
+    );
+    let mark = format!(
+        "[Service]\nEnvironment=GW_BED={}\n",
+        layout.at("salt-minion")
+    );
+    let path = layout.at("etc/systemd/system/salt-minion.service");
+    Files::from([
+        (format!("{path}.d/bed.conf"), (mark, "0644")),
+        (path, (unit, "0644")),
+    ])
+}
+
 /// The pillar's top file: each minion has one file of its own, and all have `extra`.
 pub(crate) fn pillar_top(layout: &Layout, minions: usize, extra: &str) -> Files {
     let top: Map<String, Value> = (0..minions)

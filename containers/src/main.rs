@@ -57,6 +57,9 @@ struct Hosts {
     /// Where the hosts live.
     #[arg(long, value_enum, default_value_t = Backend::Local)]
     backend: Backend,
+    /// Containers of minions with systemd as their process 1, and salt-minion a service.
+    #[arg(long)]
+    systemd: bool,
     /// How many minions [default: 1; the demo has 3].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=50))]
     minions: Option<u8>,
@@ -100,6 +103,7 @@ impl Hosts {
         };
         Bed::builder()
             .backend(kind)
+            .systemd(self.systemd)
             .minions(self.minions.unwrap_or(1).into())
             .transport(transport)
             .ca_bundle(self.ca_bundle.clone())

@@ -13,11 +13,14 @@ use gw_wire::reply::{Acknowledgement, Answer, Reply, SignedReply, StorePosition}
 use gw_wire::zmtp::dealer::exchange;
 
 use crate::facts::Facts;
+use crate::survival::is_stopping;
 
 /// How long a receipt or a refusal is sent again until it is acknowledged.
 pub const EVIDENCE_PATIENCE: Duration = Duration::from_secs(600);
 /// The same for the answer to a question, which the gateway simply asks again.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// How much longer anything is sent when our scope is being stopped: less than systemd waits, which is 90 s.
+const STOPPING_PATIENCE: Duration = Duration::from_secs(10);
 /// For one connection, message and acknowledgement.
 const EXCHANGE_DEADLINE: Duration = Duration::from_secs(10);
 /// The same for progress, which is sent once.
@@ -94,11 +97,15 @@ impl Speaker {
         .sign(&self.key)
     }
 
-    /// Sends the same bytes until they are acknowledged or rejected, or patience ends.
+    /// Sends the same bytes until they are acknowledged or rejected, or patience ends: soon, when systemd
+    /// stops our scope. What has been made durable can be asked for.
     pub fn deliver(&self, reply: &SignedReply, patience: Duration) -> Delivery {
-        let until = Instant::now() + patience;
+        let mut until = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         loop {
+            if is_stopping() {
+                until = until.min(Instant::now() + STOPPING_PATIENCE);
+            }
             match self.send_once(reply, EXCHANGE_DEADLINE) {
                 Some(Acknowledgement::Recorded(_)) => return Delivery::Recorded,
                 Some(Acknowledgement::Rejected(_)) => return Delivery::Rejected,

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gw_wire::id::Token;
@@ -178,15 +178,41 @@ fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
     drop(progress);
     let answer = commit(store, &claim, &reduced);
     // The worker keeps its descriptors of the locks until it has its return. If it died, what the state
-    // started may go on: no other job begins beside it at least until the gateway has been told, or our
-    // patience is over.
-    let kept = (reduced.reason == Some(UnknownReason::WorkerDied)).then_some(claim);
+    // started may go on, and no other job begins beside it: not while anything is left in our scope, and
+    // without one at least not until the gateway has been told, or our patience is over.
+    let died = reduced.reason == Some(UnknownReason::WorkerDied);
+    let kept = died.then(|| Arc::new(claim));
+    let waiting = kept.clone().and_then(keep_while_others_live);
+    let kept = kept.filter(|_| waiting.is_none());
     let keep = session.facts.keep();
     session.answer(Some(store), answer, EVIDENCE_PATIENCE);
     drop(kept);
+    if let Some(thread) = waiting
+        && thread.join().is_err()
+    {
+        tell("the thread that kept the locks panicked");
+    }
     if let Err(error) = store.retain(keep, gw_wire::id::now()) {
         Session::report(&error);
     }
+}
+
+/// Keeps the locks of a dead worker's job until nobody but us is in its scope, from a thread of its own: the
+/// receipt does not wait for that, nor the next job for the receipt. `None`: it has no scope, or there is no thread.
+fn keep_while_others_live(claim: Arc<Claim>) -> Option<JoinHandle<()>> {
+    if claim.claimed().survival == Survival::None {
+        return None;
+    }
+    let waiting = thread::Builder::new().spawn(move || {
+        if let Err(error) = survival::wait_until_alone() {
+            tell(&format!("cannot see who is in the job's scope: {error}"));
+            thread::sleep(EVIDENCE_PATIENCE);
+        }
+        drop(claim);
+    });
+    waiting
+        .inspect_err(|error| tell(&format!("cannot wait for the job's scope: {error}")))
+        .ok()
 }
 
 fn order(call: StateCall, claim_id: Token) -> Order {

@@ -2,11 +2,13 @@
 //!
 //! Everything made for a bed carries the label `gw-bed=<id>`; removal goes by that label alone. The containers
 //! only sleep; daemons are started in them like on a local host, so that a daemon and its host can
-//! be stopped apart.
+//! be stopped apart. Where the bed is to have it, systemd is process 1 of the minions, and starts salt-minion.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -17,12 +19,31 @@ use crate::binaries::Binaries;
 use crate::layout::Layout;
 use crate::{Progress, rpc};
 
+/// What systemd needs as process 1 of a container that is not privileged: to mount, and the control groups of the
+/// machine, of which it takes those below its own (no namespace for them: it must find itself there).
+const SYSTEMD_OPTIONS: [&str; 13] = [
+    "--cap-add",
+    "SYS_ADMIN",
+    "--security-opt",
+    "seccomp=unconfined",
+    "--security-opt",
+    "apparmor=unconfined",
+    "--cgroupns",
+    "host",
+    "--volume",
+    "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+    "--tmpfs",
+    "/run",
+    "--tmpfs=/tmp",
+];
+
 /// A bed's containers and network are found by its id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handle {
     pub(crate) id: String,
     pub(crate) minions: usize,
     pub(crate) gateway: bool,
+    pub(crate) systemd: bool,
 }
 
 #[derive(Debug)]
@@ -37,6 +58,7 @@ impl Docker {
     pub(crate) fn new(
         binaries: Option<&Binaries>,
         minions: usize,
+        systemd: bool,
         ca_bundle: Option<&Path>,
         progress: &Progress,
     ) -> Result<Self> {
@@ -54,6 +76,7 @@ impl Docker {
             id,
             minions,
             gateway: binaries.is_some(),
+            systemd,
         });
         bed.janitor = Some(bed.start_janitor()?);
         bed.create(&image, binaries)?;
@@ -78,9 +101,12 @@ impl Docker {
         let hosts = std::iter::once(Host::Master).chain((0..self.handle.minions).map(Host::Minion));
         for host in hosts {
             let (name, alias) = (self.container(host), alias(host));
-            docker(&[
-                "create",
-                "--init",
+            let (options, command): (&[&str], &[&str]) = if self.has_systemd(host) {
+                (&SYSTEMD_OPTIONS, &["/lib/systemd/systemd"])
+            } else {
+                (&["--init"], &[])
+            };
+            let common = [
                 "--name",
                 &name,
                 "--hostname",
@@ -92,7 +118,8 @@ impl Docker {
                 "--label",
                 &label,
                 image,
-            ])?;
+            ];
+            docker(&[&["create"], options, &common, command].concat())?;
             let copy = |from: &Path, to: &str| {
                 docker(&["cp", &from.to_string_lossy(), &format!("{name}:{to}")])
             };
@@ -105,9 +132,30 @@ impl Docker {
                 };
             }
             docker(&["start", &name])?;
+            self.wait_for_systemd(host)?;
             self.run_checked(host, "mkdir -p /var/log/bed")?;
             if binaries.is_some() {
                 self.check_binary(host)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until systemd, where there is one, has started what it starts by itself.
+    fn wait_for_systemd(&self, host: Host) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let end = Instant::now() + PATIENCE;
+        while self.has_systemd(host) {
+            let output = self.run(host, "systemctl is-system-running", &[], b"")?;
+            let word = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            match word.as_str() {
+                "running" | "degraded" => break,
+                _ if Instant::now() > end => bail!(
+                    "systemd of {host:?} does not run after {} s: {word} {}",
+                    PATIENCE.as_secs(),
+                    String::from_utf8_lossy(&output.stderr).trim_end()
+                ),
+                _ => thread::sleep(Duration::from_millis(200)),
             }
         }
         Ok(())
@@ -167,6 +215,10 @@ impl Backend for Docker {
         Kind::Docker
     }
 
+    fn has_systemd(&self, host: Host) -> bool {
+        self.handle.systemd && host != Host::Master
+    }
+
     fn layout(&self, _host: Host) -> Layout {
         let program = |path: &str| {
             if self.handle.gateway {
@@ -199,7 +251,8 @@ impl Backend for Docker {
     }
 
     fn reboot(&self, host: Host) -> Result<()> {
-        docker(&["restart", "--time", "0", &self.container(host)]).map(drop)
+        docker(&["restart", "--time", "0", &self.container(host)])?;
+        self.wait_for_systemd(host)
     }
 
     fn freeze(&self, minion: usize, frozen: bool) -> Result<()> {

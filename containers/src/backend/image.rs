@@ -142,7 +142,7 @@ fn debootstrap() -> Result<()> {
     let output = Command::new("debootstrap")
         .args([
             "--variant=minbase",
-            "--include=ca-certificates,python3,python3-venv",
+            "--include=ca-certificates,python3,python3-venv,systemd,systemd-sysv,dbus",
             "bookworm",
         ])
         .arg(&tree)

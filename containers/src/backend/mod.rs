@@ -38,6 +38,8 @@ pub enum Host {
 pub(crate) enum Daemon {
     Master,
     Minion(usize),
+    /// Every `gw-exec` of a minion, which no daemon starts but a job.
+    Executor(usize),
     Gateway,
 }
 
@@ -45,7 +47,7 @@ impl Daemon {
     pub(crate) fn host(self) -> Host {
         match self {
             Self::Master | Self::Gateway => Host::Master,
-            Self::Minion(n) => Host::Minion(n),
+            Self::Minion(n) | Self::Executor(n) => Host::Minion(n),
         }
     }
 }
@@ -53,6 +55,11 @@ impl Daemon {
 /// The hosts of one bed.
 pub(crate) trait Backend {
     fn kind(&self) -> Kind;
+
+    /// Whether systemd is process 1 on `host`, and salt-minion one of its services.
+    fn has_systemd(&self, _host: Host) -> bool {
+        false
+    }
 
     /// The files of `host` and what is installed there.
     fn layout(&self, host: Host) -> Layout;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 
 use super::{Bed, Transport};
@@ -19,6 +19,7 @@ use crate::{Progress, binaries, salt};
 pub struct Builder {
     kind: Kind,
     minions: usize,
+    systemd: bool,
     gateway: bool,
     keep: bool,
     transport: Transport,
@@ -42,6 +43,13 @@ impl Builder {
     /// How many minions; 1 by default.
     pub fn minions(mut self, minions: usize) -> Self {
         self.minions = minions;
+        self
+    }
+
+    /// systemd as process 1 of each minion's host, and salt-minion a unit of it as Salt's packages ship it. Only
+    /// containers can.
+    pub fn systemd(mut self, systemd: bool) -> Self {
+        self.systemd = systemd;
         self
     }
 
@@ -119,6 +127,9 @@ impl Builder {
     /// # Errors
     /// Whatever could not be made or did not answer in time, with the end of its log.
     pub fn up(self) -> Result<Bed> {
+        if self.systemd && self.kind == Kind::Local {
+            bail!("a local host cannot have a systemd of its own\nhint: use the docker backend");
+        }
         let built = if self.gateway {
             self.progress.say("building gw and gw-exec");
             Some(binaries()?)
@@ -150,7 +161,9 @@ impl Builder {
                     reply_port,
                 };
                 let ca_bundle = self.ca_bundle.as_deref();
-                let backend = Docker::new(built.as_ref(), self.minions, ca_bundle, &self.progress)?;
+                let (minions, systemd) = (self.minions, self.systemd);
+                let backend =
+                    Docker::new(built.as_ref(), minions, systemd, ca_bundle, &self.progress)?;
                 (Box::new(backend), net, Some("root".to_owned()), 0)
             }
         };
@@ -203,6 +216,10 @@ impl Builder {
                     &self.minion_config,
                 ),
             )?;
+            if self.systemd {
+                bed.put(Host::Minion(n), &config::unit(&host))?;
+                bed.sh(Host::Minion(n), "systemctl daemon-reload", &[])?;
+            }
         }
         bed.put(Host::Master, &files)
     }
@@ -224,6 +241,7 @@ impl Bed {
         Builder {
             kind: Kind::Local,
             minions: 1,
+            systemd: false,
             gateway: true,
             keep: false,
             transport: Transport::Ipc,

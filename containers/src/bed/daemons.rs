@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::json;
 
 use super::Bed;
@@ -24,11 +24,16 @@ impl Bed {
                 layout.at("salt-minion"),
                 vec!["/bin/salt-minion".into(), config],
             ),
+            Daemon::Executor(_) => (layout.gw_exec, vec![]),
             Daemon::Gateway => (layout.at("gw"), vec![]),
         }
     }
 
     pub(super) fn spawn(&self, daemon: Daemon) -> Result<()> {
+        if self.is_service(daemon) {
+            let start = "systemctl start salt-minion";
+            return self.sh(daemon.host(), start, &[]).map(drop);
+        }
         let layout = self.layout(daemon.host());
         let (tag, _) = self.marks(daemon);
         let (config, gw_toml) = (layout.salt_config(), layout.gw_toml());
@@ -42,6 +47,7 @@ impl Bed {
                     "serve".into(),
                 ],
             ),
+            Daemon::Executor(_) => bail!("only a job starts an executor"),
             Daemon::Master | Daemon::Minion(_) => {
                 let name = if daemon == Daemon::Master {
                     "salt-master"
@@ -99,6 +105,10 @@ impl Bed {
 
     /// SIGTERM to the daemon's first process, as a service manager does, then patience.
     pub(super) fn stop(&self, daemon: Daemon) -> Result<()> {
+        if self.is_service(daemon) {
+            let stop = "systemctl stop salt-minion";
+            return self.sh(daemon.host(), stop, &[]).map(drop);
+        }
         let all = self.processes(daemon)?;
         let first = all
             .iter()
@@ -114,6 +124,27 @@ impl Bed {
             daemon,
             || Ok(self.processes(daemon)?.is_empty()),
         )
+    }
+
+    /// Whether systemd starts and stops it.
+    fn is_service(&self, daemon: Daemon) -> bool {
+        matches!(daemon, Daemon::Minion(_)) && self.backend.has_systemd(daemon.host())
+    }
+
+    /// The executors of a minion that live now.
+    ///
+    /// # Errors
+    /// The minion's host cannot be asked.
+    pub fn executors(&self, number: usize) -> Result<Vec<Process>> {
+        self.processes(Daemon::Executor(number))
+    }
+
+    /// Signals executors of a minion; pids that are not its own are left alone. Returns who was signalled.
+    ///
+    /// # Errors
+    /// The minion's host cannot be asked.
+    pub fn signal_executor(&self, number: usize, signal: Signal, pids: &[u32]) -> Result<Vec<u32>> {
+        self.signal(Daemon::Executor(number), signal, Some(pids))
     }
 
     /// The processes of a minion: the two of salt-minion itself, its workers, and what these have started.
@@ -171,7 +202,8 @@ impl Bed {
     /// # Errors
     /// One of them survived.
     pub fn minion_kill(&self, number: usize) -> Result<()> {
-        self.kill(Daemon::Minion(number))
+        self.kill(Daemon::Minion(number))?;
+        self.kill(Daemon::Executor(number))
     }
 
     /// Starts a stopped or killed minion and waits until it answers (so the master must run).

@@ -317,6 +317,7 @@ impl Bed {
                 layout.at("var/log/bed/salt-minion.log"),
                 layout.at("var/log/salt/minion"),
             ],
+            Daemon::Executor(_) => ["/dev/null".to_owned(), "/dev/null".to_owned()],
             Daemon::Gateway => [layout.gw_log(), "/dev/null".to_owned()],
         };
         self.sh(

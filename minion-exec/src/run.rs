@@ -10,7 +10,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gw_wire::id::Token;
 use gw_wire::receipt::{Binding, Receipt};
 use gw_wire::reply::{Answer, Problem, RefusalReason, StorePosition, Survival, UnknownReason};
 use jiff::Timestamp;
@@ -164,10 +163,7 @@ fn execute(mut session: Session, store: &Store, claim: Claim, call: StateCall) {
             .ok()
     });
     let locks = claim.locks().each_ref().map(|lock| lock.fd());
-    let reduced = match session
-        .worker
-        .order(&order(call, claim.claimed().claim_id), &locks)
-    {
+    let reduced = match session.worker.order(&order(call, claim.claimed()), &locks) {
         Ok(()) => follow(&mut session.worker, progress.as_ref()),
         // It has not got the whole order; but that is no evidence of it, and claimed is claimed.
         Err(error) => {
@@ -215,7 +211,7 @@ fn keep_while_others_live(claim: Arc<Claim>) -> Option<JoinHandle<()>> {
         .ok()
 }
 
-fn order(call: StateCall, claim_id: Token) -> Order {
+fn order(call: StateCall, claimed: &Claimed) -> Order {
     let (fun, arg) = match call {
         StateCall::Sls(role) => ("state.sls", Value::from(role)),
         StateCall::High(data) => (
@@ -230,7 +226,8 @@ fn order(call: StateCall, claim_id: Token) -> Order {
         .map(|name| (name.to_owned(), json!(false)))
         .collect();
     Order::Call {
-        claim_id,
+        claim_id: claimed.claim_id,
+        survival: claimed.survival,
         fun,
         arg: vec![arg],
         kwarg,

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use gw_wire::id::Token;
+use gw_wire::reply::Survival;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
@@ -53,6 +54,8 @@ pub enum Order {
     Call {
         /// The claim, to be named to `gw-exec finish` if this executor dies.
         claim_id: Token,
+        /// Whether the job is in a scope of its own.
+        survival: Survival,
         /// The function.
         fun: &'static str,
         /// Its positional arguments.

@@ -28,6 +28,7 @@ import time
 import salt.crypt
 import salt.state
 import salt.utils.files
+import salt.utils.systemd
 import salt.version
 import zmq
 from cryptography.hazmat.primitives import hashes
@@ -173,7 +174,7 @@ def _call(sock, order):
     counts = {"shape": "exception", "true": 0, "false": 0, "other": 0, "missing": 0}
     tags, unsent = set(), bytearray()
     try:
-        with _shims(sock, tags, unsent):
+        with _shims(sock, tags, unsent, order["survival"] == "scope"):
             result = __salt__[order["fun"]](*order["arg"], **order["kwarg"])
         if isinstance(result, dict):
             results = [v.get("result") if isinstance(v, dict) else None for v in result.values()]
@@ -192,16 +193,18 @@ def _call(sock, order):
 
 
 @contextlib.contextmanager
-def _shims(sock, tags, unsent):
+def _shims(sock, tags, unsent, in_scope):
     """
     For the length of one call keep raw results inside this process, collect the run's tags, and tell how many
-    states are done, without ever waiting for the executor.
+    states are done, without ever waiting for the executor. In a scope of the job's own, package managers stay there:
+    in one that Salt makes for them (``salt/modules/aptpkg.py``, ``_call_apt``) the executor would not see them.
 
-    Nothing here is patched where a module refresh would undo it: ``salt.state`` and ``salt.utils.files`` are
-    no loader modules. (``salt/modules/state.py`` ``sls``, ``salt/state.py`` ``State``, 3006.27.)
+    Nothing here is patched where a module refresh would undo it: ``salt.state`` and ``salt.utils`` are no
+    loader modules. (``salt/modules/state.py`` ``sls``, ``salt/state.py`` ``State``, 3006.27.)
     """
     state, fopen = salt.state.State, salt.utils.files.fopen
     saved = call_chunks, _, _ = state.call_chunks, state.event, state.call_parallel
+    has_scope = salt.utils.systemd.has_scope
     cachedir = os.path.realpath(__opts__["cachedir"])
     depth = done = 0
 
@@ -237,11 +240,14 @@ def _shims(sock, tags, unsent):
     def no_call_parallel(self, cdata, low, inject_globals):
         raise RuntimeError("parallel states are refused")
 
+    if in_scope:
+        salt.utils.systemd.has_scope = lambda context=None: False
     salt.utils.files.fopen = no_cache_fopen
     state.call_chunks, state.event, state.call_parallel = counting_call_chunks, silent_event, no_call_parallel
     try:
         yield
     finally:
+        salt.utils.systemd.has_scope = has_scope
         salt.utils.files.fopen = fopen
         state.call_chunks, state.event, state.call_parallel = saved
 

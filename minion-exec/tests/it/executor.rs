@@ -51,7 +51,7 @@ fn a_job_is_called_once_with_fixed_options_and_its_signed_receipt_arrives() {
     assert!(claim_id.is_string(), "{claim_id}");
     assert_eq!(
         order,
-        json!({"do": "call", "claim_id": null, "fun": "state.sls", "arg": ["roles.client_stack"],
+        json!({"do": "call", "claim_id": null, "survival": "none", "fun": "state.sls", "arg": ["roles.client_stack"],
                "kwarg": {"test": false, "queue": false, "concurrent": false, "state_events": false}})
     );
     assert_eq!(minion.status(&job).kind(), "running");

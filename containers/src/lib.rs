@@ -24,6 +24,7 @@ mod backend;
 mod bed;
 mod binaries;
 mod config;
+pub mod crash;
 pub mod demo;
 mod layout;
 mod master;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use bed::{Bed, Builder, Kind, Progress, Record, Transport, demo, minion_id, salt};
+use bed::{Bed, Builder, Kind, Progress, Record, Transport, crash, demo, minion_id, salt};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -45,6 +45,17 @@ enum Command {
     },
     /// Open a shell in which `gw` and `salt` talk to the running bed.
     Shell,
+    /// Cut a minion's executor and worker at every place where they change something, and check what must hold.
+    #[command(after_help = "\
+Examples:
+  bed crash                                    everything: minutes to tens of minutes
+  bed crash --quick                            at most 8 points of each scenario and kind
+  bed crash --scenario first-run --kind power
+  bed crash --executor ./gw-exec --json
+
+Prints how many points of each kind were tried, every violation, and last `N points, M violations`.
+Exit code 0 only if there was none. Needs x86-64 Linux and the right to trace processes of one's own.")]
+    Crash(Crash),
     /// Play the scenarios of the README on a bed of their own. Exit code 0 only if each ended as documented.
     Demo {
         #[command(flatten)]
@@ -74,6 +85,45 @@ struct Hosts {
     #[arg(long)]
     json: bool,
 }
+
+#[derive(Debug, Args)]
+struct Crash {
+    /// A sample: at most 8 points of each scenario and kind, and of kind full only the first run.
+    #[arg(long)]
+    quick: bool,
+    /// Only these scenarios [default: all].
+    #[arg(long, value_parser = scenario)]
+    scenario: Vec<crash::Scenario>,
+    /// Only these kinds [default: all].
+    #[arg(long, value_parser = kind)]
+    kind: Vec<crash::Kind>,
+    /// The gw-exec to try [default: this workspace's own].
+    #[arg(long, value_name = "FILE")]
+    executor: Option<PathBuf>,
+    /// Chooses the sample, and which states a power cut leaves where there are too many.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// One JSON object at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+fn scenario(name: &str) -> Result<crash::Scenario, String> {
+    let all = crash::Scenario::ALL;
+    all.into_iter()
+        .find(|scenario| scenario.name() == name)
+        .ok_or_else(|| format!("one of {}", all.map(crash::Scenario::name).join(", ")))
+}
+
+fn kind(name: &str) -> Result<crash::Kind, String> {
+    let all = crash::Kind::ALL;
+    all.into_iter()
+        .find(|kind| kind.name() == name)
+        .ok_or_else(|| format!("one of {}", all.map(crash::Kind::name).join(", ")))
+}
+
+/// How many points `--quick` tries of each scenario and kind.
+const QUICK: usize = 8;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Backend {
@@ -118,6 +168,7 @@ fn main() -> ExitCode {
         Command::Status { json } => status(json),
         Command::Shell => shell(),
         Command::Demo { hosts } => play(&hosts),
+        Command::Crash(what) => crash_matrix(&what),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -229,6 +280,48 @@ fn play(hosts: &Hosts) -> Result<bool> {
         eprintln!("the gateway's log:\n{}", bed.gateway_log()?);
     }
     Ok(well)
+}
+
+fn crash_matrix(what: &Crash) -> Result<bool> {
+    let all_if_none = |chosen: &[crash::Scenario]| match chosen {
+        [] => crash::Scenario::ALL.to_vec(),
+        chosen => chosen.to_vec(),
+    };
+    let plan = crash::Plan {
+        scenarios: all_if_none(&what.scenario),
+        kinds: match what.kind.as_slice() {
+            [] => crash::Kind::ALL.to_vec(),
+            kinds => kinds.to_vec(),
+        },
+        at_most: what.quick.then_some(QUICK),
+        seed: what.seed,
+        executor: what.executor.clone(),
+    };
+    let report = crash::run(&plan, &Progress::new(|line| eprintln!("{line}")))?;
+    if what.json {
+        let counts: Vec<_> = report
+            .counts
+            .iter()
+            .map(|((scenario, kind), count)| {
+                json!({"scenario": scenario, "kind": kind, "places": count.places, "points": count.points, "missed": count.missed})
+            })
+            .collect();
+        say(
+            &json!({"counts": counts, "points": report.points(), "violations": report.violations})
+                .to_string(),
+        )?;
+    } else {
+        say(&report.table(&plan))?;
+        for violation in &report.violations {
+            say(&format!("VIOLATION {violation}"))?;
+        }
+        say(&format!(
+            "{} points, {} violations",
+            report.points(),
+            report.violations.len()
+        ))?;
+    }
+    Ok(report.violations.is_empty())
 }
 
 fn human(report: &demo::Report) -> String {

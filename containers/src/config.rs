@@ -147,36 +147,22 @@ pub(crate) fn minion(
     files
 }
 
-/// The unit of salt-minion, as the packages of 3006.27 ship it (`pkg/common/salt-minion.service`) but for where
-/// Salt is, and what the bed knows its processes by in a file of its own.
+/// The unit of salt-minion, and in a file of its own what a bed needs changed: where Salt is, and what its processes
+/// are known by.
 pub(crate) fn unit(layout: &Layout) -> Files {
-    let unit = format!(
-        "[Unit]
-Description=The Salt Minion
-Documentation=man:salt-minion(1) file:///usr/share/doc/salt/html/contents.html https://docs.saltproject.io/en/latest/contents.html
-After=network.target salt-master.service
-
-[Service]
-KillMode=mixed
-Type=notify
-NotifyAccess=all
-LimitNOFILE=8192
-ExecStart={} -c {}
-
-[Install]
-WantedBy=multi-user.target
-",
+    let changes = format!(
+        "[Service]\nEnvironment=GW_BED={}\nExecStart=\nExecStart={} -c {}\n",
+        layout.at("salt-minion"),
         layout.salt("salt-minion"),
         layout.salt_config()
     );
-    let mark = format!(
-        "[Service]\nEnvironment=GW_BED={}\n",
-        layout.at("salt-minion")
-    );
     let path = layout.at("etc/systemd/system/salt-minion.service");
     Files::from([
-        (format!("{path}.d/bed.conf"), (mark, "0644")),
-        (path, (unit, "0644")),
+        (format!("{path}.d/bed.conf"), (changes, "0644")),
+        (
+            path,
+            (include_str!("../salt-minion.service").to_owned(), "0644"),
+        ),
     ])
 }
 

@@ -1,7 +1,7 @@
 //! End-to-end tests on a real Salt 3006.27: what the README promises, by name.
 //!
 //! The tests themselves are in `tests/`; here is what several of them use. Each test brings up a bed of its
-//! own as local processes (no Docker, no root needed); those in `tests/docker.rs` need Docker.
+//! own as local processes (no Docker, no root needed); those in `tests/docker.rs` and `tests/survival.rs` need Docker.
 
 use std::time::Duration;
 
@@ -30,6 +30,26 @@ pub fn publish(bed: &Bed, number: usize, profile: &str, more: &[&str]) -> Result
 /// A field of an answer as text, or nothing.
 pub fn field<'a>(answer: &'a Answer, name: &str) -> &'a str {
     answer.body[name].as_str().unwrap_or_default()
+}
+
+/// Whether tests on containers are to run: always in CI, elsewhere where there is a Docker Engine. Says so when
+/// they are not.
+///
+/// # Panics
+/// CI has none.
+pub fn docker() -> bool {
+    let found = std::process::Command::new("docker")
+        .arg("version")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    assert!(
+        found || std::env::var_os("CI").is_none(),
+        "CI must have a Docker Engine"
+    );
+    if !found {
+        println!("skipped: no Docker Engine");
+    }
+    found
 }
 
 /// Every file below a directory of a host whose content holds `needle`, but for those below `exempt`.

@@ -2,23 +2,7 @@
 
 use anyhow::Result;
 use bed::Kind;
-use gw_tests::{bed, field, publish};
-
-/// Whether to run: always in CI, elsewhere where there is a Docker Engine. Says so when it does not.
-fn docker() -> bool {
-    let found = std::process::Command::new("docker")
-        .arg("version")
-        .output()
-        .is_ok_and(|output| output.status.success());
-    assert!(
-        found || std::env::var_os("CI").is_none(),
-        "CI must have a Docker Engine"
-    );
-    if !found {
-        println!("skipped: no Docker Engine");
-    }
-    found
-}
+use gw_tests::{bed, docker, field, publish};
 
 #[test]
 fn a_minion_cut_off_in_mid_job_ends_it_and_its_receipt_comes_after_healing() -> Result<()> {

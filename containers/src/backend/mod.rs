@@ -53,7 +53,7 @@ impl Daemon {
 }
 
 /// The hosts of one bed.
-pub(crate) trait Backend {
+pub(crate) trait Backend: Send + Sync {
     fn kind(&self) -> Kind;
 
     /// Whether systemd is process 1 on `host`, and salt-minion one of its services.

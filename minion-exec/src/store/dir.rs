@@ -18,6 +18,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, RenameFlags, Re
 use rustix::io::Errno;
 
 use super::StoreError;
+use super::step::step;
 
 /// How names below a held directory are resolved.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
@@ -136,6 +137,7 @@ impl Dir {
         limit: usize,
     ) -> Result<Option<(Vec<u8>, std::fs::File)>, StoreError> {
         let path = self.path.join(name);
+        step();
         let Some(fd) = self.open_file(name, OFlags::RDONLY)? else {
             return Ok(None);
         };
@@ -177,6 +179,7 @@ impl Dir {
 
     /// Deletes a file, durably; it may be gone already.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        step();
         match fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => self.sync(),
             Err(source) => Err(StoreError::io("delete", &self.path.join(name), source)),
@@ -221,6 +224,7 @@ impl Dir {
         fs::fsync(&file).map_err(|source| StoreError::io("sync", path, source))?;
         // A crash here leaves the file under its name, or not, whole either way; a power cut may undo
         // the rename until the directory is synced.
+        step();
         match fs::renameat_with(&self.fd, temporary, &self.fd, name, flags) {
             Ok(()) => {}
             Err(Errno::EXIST) => return Ok(Created::Exists),
@@ -249,6 +253,7 @@ impl Dir {
 
     fn all_names(&self) -> Result<Vec<String>, StoreError> {
         let error = |source| StoreError::io("list", &self.path, source);
+        step();
         let mut names = Vec::new();
         for entry in fs::Dir::read_from(&self.fd).map_err(error)? {
             let entry = entry.map_err(error)?;

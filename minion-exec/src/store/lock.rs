@@ -16,6 +16,7 @@ use nix::libc;
 
 use super::StoreError;
 use super::dir::Dir;
+use super::step::{self, step};
 
 /// The one managed apply of this minion.
 pub const EXECUTION: &str = "execution";
@@ -36,6 +37,7 @@ impl Lock {
             path: path.clone(),
             rule: "a lock file that stays in place",
         })?;
+        step();
         match fcntl(&fd, FcntlArg::F_OFD_SETLK(&whole_file())) {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(None),
@@ -75,7 +77,7 @@ impl Lock {
                 let path = dir.path_of(name);
                 return Err(lock_error("lock in time", path, Errno::EAGAIN));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            step::wait();
         }
     }
 
@@ -84,6 +86,7 @@ impl Lock {
         let Some(fd) = dir.open_lock(name, false)? else {
             return Ok(false);
         };
+        step();
         let mut found = whole_file();
         fcntl(&fd, FcntlArg::F_OFD_GETLK(&mut found))
             .map_err(|errno| lock_error("probe", dir.path_of(name), errno))?;
@@ -93,6 +96,12 @@ impl Lock {
     /// The descriptor, to be passed to the worker.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        step::let_go();
     }
 }
 

@@ -23,6 +23,7 @@ pub mod lock;
 pub mod machine;
 pub mod records;
 pub mod retention;
+mod step;
 
 use std::io;
 use std::path::{Path, PathBuf};

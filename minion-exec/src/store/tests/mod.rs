@@ -2,6 +2,7 @@
 
 mod chain;
 mod claims;
+mod interleaving;
 mod making;
 mod private;
 mod retention;
@@ -39,7 +40,10 @@ struct Scratch {
 }
 
 fn scratch() -> Scratch {
-    let directory = tempfile::tempdir().expect("a directory");
+    scratch_in(tempfile::tempdir().expect("a directory"))
+}
+
+fn scratch_in(directory: tempfile::TempDir) -> Scratch {
     let store = open(&directory.path().join("oduflow/job-receipts")).expect("a store");
     Scratch { directory, store }
 }

@@ -138,10 +138,9 @@ pub mod scheduled {
             threads.push(Some(std::thread::spawn(move || {
                 seat.go.recv().expect("the scheduler lives");
                 SEAT.set(Some(seat));
+                let _end = End(done, number);
                 let given = actor();
                 SEAT.set(None);
-                done.send((number, Word::Done, true))
-                    .expect("the scheduler lives");
                 given
             })));
         }

@@ -90,15 +90,19 @@ pub fn push(bed: &Bed, jid: Jid, call: Call, not_after_s: Option<i64>) -> Result
             ..Metadata::run(9, 1, 0)
         },
     };
+    push_bare(bed, &publication.to_bare_load("root"))
+}
+
+/// Pushes a load as it is.
+///
+/// # Errors
+/// It could not be pushed.
+pub fn push_bare(bed: &Bed, load: &[u8]) -> Result<()> {
     let endpoint = Endpoint::Unix(bed.publish_pull_path());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let end = runtime.block_on(push_load(
-        &endpoint,
-        &publication.to_bare_load("root"),
-        Duration::from_secs(5),
-    ));
+    let end = runtime.block_on(push_load(&endpoint, load, Duration::from_secs(5)));
     ensure!(matches!(end, PushEnd::Sent { .. }), "not pushed: {end:?}");
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bed::{Bed, Host};
-use gw_tests::{bed, field, jid_file, publish, push};
+use gw_tests::{bed, field, jid_file, publish, push, push_bare};
 use gw_wire::id::{Jid, Profile, RequestId, now};
 use gw_wire::publication::Call;
 
@@ -67,6 +67,52 @@ fn one_claim_a_request_does_not_run_again_under_the_same_or_another_jid() -> Res
     assert_eq!(bed.deliveries(0, "oduflow_job.run")?.len(), 3);
     assert_eq!(bed.executions(0)?, 1);
     Ok(())
+}
+
+#[test]
+fn one_claim_a_request_does_not_run_again_after_a_hundred_other_jids() -> Result<()> {
+    let bed = bed().minions(1).up()?;
+    let first = publish(&bed, 0, "configure", &[])?;
+    assert_eq!(first.code, 0, "{first:?}");
+    let request_id = RequestId::parse(field(&first, "request_id"))?;
+    let jid = Jid::parse(field(&first, "jid"))?;
+    // Salt remembers the last 100 jids (`salt/minion.py`, `jid_queue`, 3006.27).
+    let pings = bed.deliveries(0, "test.ping")?.len();
+    let mut last = Jid::at(now());
+    for _ in 0..101 {
+        last = Jid::next(Some(last), now());
+        let ping = serde_json::json!({
+            "fun": "test.ping", "arg": [], "tgt": [bed::minion_id(0)], "tgt_type": "list",
+            "jid": last, "ret": "", "user": "root",
+        });
+        push_bare(&bed, &rmp_serde::to_vec_named(&ping)?)?;
+    }
+    delivered(&bed, "test.ping", pings + 101)?;
+    push_run(&bed, request_id, jid, 300)?;
+    delivered(&bed, "oduflow_job.run", 2)?;
+    // Salt itself took it for a new job: it was the store that knew better.
+    let started = format!("Starting a new job {jid}");
+    for _ in 0..50 {
+        if bed.minion_log(0)?.matches(&started).count() == 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(bed.minion_log(0)?.matches(&started).count(), 2);
+    quiet(&bed)?;
+    assert_eq!(bed.executions(0)?, 1);
+    Ok(())
+}
+
+/// Waits until Salt has begun so many jobs of a function.
+fn delivered(bed: &Bed, fun: &str, count: usize) -> Result<()> {
+    for _ in 0..200 {
+        if bed.deliveries(0, fun)?.len() >= count {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    anyhow::bail!("fewer than {count} deliveries of {fun} after 40 s")
 }
 
 #[test]

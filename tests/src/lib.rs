@@ -3,6 +3,8 @@
 //! The tests themselves are in `tests/`; here is what several of them use. Each test brings up a bed of its
 //! own as local processes (no Docker, no root needed); those in `tests/docker.rs` and `tests/survival.rs` need Docker.
 
+pub mod jobs;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};

@@ -66,8 +66,16 @@ impl Bed {
                 )
             }
         };
-        let script = r#"export GW_BED="$1"; log=$2; shift 2; "$@" </dev/null >>"$log" 2>&1 &"#;
-        let mut args = vec![tag.as_str(), log.as_str()];
+        // Salt takes a process that was killed and that nobody reaps (a container whose process 1 does not) for one
+        // that still runs (`salt/utils/process.py`, `claim_mantle_of_responsibility`, 3006.27).
+        let script = r#"export GW_BED="$1"; log=$2 run=$3; shift 3
+            for file in "$run"/*salt-*.pid; do
+                pid=$(grep -o '[0-9]*' "$file" | head -n 1)
+                if grep -q '^State:.Z' "/proc/$pid/status"; then rm "$file"; fi
+            done 2>/dev/null
+            "$@" </dev/null >>"$log" 2>&1 &"#;
+        let run = layout.at("var/run");
+        let mut args = vec![tag.as_str(), log.as_str(), run.as_str()];
         args.extend(command.iter().map(String::as_str));
         self.sh(daemon.host(), script, &args).map(drop)
     }
@@ -197,12 +205,15 @@ impl Bed {
         self.stop(Daemon::Minion(number))
     }
 
-    /// SIGKILL to every process of the minion, workers and executors included.
+    /// SIGKILL to every process of the minion, workers and executors included. Executors first: one that sees its
+    /// worker go has a receipt to write.
     ///
     /// # Errors
     /// One of them survived.
     pub fn minion_kill(&self, number: usize) -> Result<()> {
+        self.kill(Daemon::Executor(number))?;
         self.kill(Daemon::Minion(number))?;
+        // Of a worker whose state was just over.
         self.kill(Daemon::Executor(number))
     }
 

@@ -115,6 +115,7 @@ pub(crate) fn minion(
     let mut executor = Map::from_iter([
         ("executor".to_owned(), json!(layout.gw_exec)),
         ("store".to_owned(), json!(layout.store())),
+        ("profiles".to_owned(), json!(layout.profiles())),
     ]);
     executor.extend(executor_config.clone());
     let main = json!({

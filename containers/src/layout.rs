@@ -62,6 +62,11 @@ impl Layout {
         self.at("var/lib/oduflow/job-receipts")
     }
 
+    /// The file of the site's own profiles; a bed makes none.
+    pub(crate) fn profiles(&self) -> String {
+        self.at("etc/oduflow/job-profiles.json")
+    }
+
     /// Into this socket the gateway pushes publications.
     pub(crate) fn publish_pull(&self) -> String {
         self.at("var/run/salt/master/publish_pull.ipc")

@@ -142,7 +142,8 @@ fn bad_input_gets_one_error_with_a_stable_code_and_leaves_nothing_behind() {
         (vec!["..", "--profile", "configure"], "bad_minion_id"),
         (vec![&long, "--profile", "configure"], "bad_minion_id"),
         (vec!["web1", "--profile", "configure"], "bad_minion_id"),
-        (vec![MINION, "--profile", "reboot"], "unknown_profile"),
+        (vec![MINION, "--profile", "Reboot"], "unknown_profile"),
+        (vec![MINION, "--profile", ""], "unknown_profile"),
         (
             vec![
                 MINION,
@@ -164,6 +165,10 @@ fn bad_input_gets_one_error_with_a_stable_code_and_leaves_nothing_behind() {
             "bad_request_id",
         ),
         (vec![MINION, "--profile", "custom"], "bad_state_data"),
+        (
+            vec![MINION, "--profile", "backup", "--state-data", &twice],
+            "bad_state_data",
+        ),
         (
             vec![MINION, "--profile", "configure", "--state-data", &twice],
             "bad_state_data",

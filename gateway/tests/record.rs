@@ -27,6 +27,8 @@ struct Site {
     port: u16,
     /// Every load that the publisher was given.
     loads: Arc<Mutex<Vec<Value>>>,
+    /// What the minion says that it can apply.
+    profiles: Arc<Mutex<Vec<Profile>>>,
     daemon: Mutex<Child>,
 }
 
@@ -58,6 +60,7 @@ impl Site {
             directory,
             port,
             loads: Arc::default(),
+            profiles: Arc::new(Mutex::new(Profile::BUILT_IN.to_vec())),
             daemon,
         });
         site.publisher();
@@ -69,6 +72,7 @@ impl Site {
     fn publisher(self: &Arc<Self>) {
         let listener = UnixListener::bind(self.socket()).expect("bound");
         let (loads, port) = (self.loads.clone(), self.port);
+        let profiles = self.profiles.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(load) = receive(stream.expect("a connection")) else {
@@ -79,7 +83,11 @@ impl Site {
                 loads.lock().expect("unpoisoned").push(load);
                 if fun.as_deref() == Some("oduflow_job.capability") {
                     let nonce = nonce.map(|nonce| Token::parse(&nonce).expect("a token"));
-                    say(port, nonce, Answer::Capability(capable()));
+                    let capability = Capability {
+                        profiles: profiles.lock().expect("unpoisoned").clone(),
+                        ..capable()
+                    };
+                    say(port, nonce, Answer::Capability(capability));
                 }
             }
         });
@@ -112,7 +120,17 @@ impl Site {
     }
 
     fn publish(&self) -> (Option<i32>, Value) {
-        let output = self.gw(&["publish", MINION, "--profile", "configure", "--json"]);
+        self.publish_profile("configure")
+    }
+
+    /// Gives the minion one more profile.
+    fn learns(&self, profile: &str) {
+        let profile = Profile::parse(profile).expect("a profile");
+        self.profiles.lock().expect("unpoisoned").push(profile);
+    }
+
+    fn publish_profile(&self, profile: &str) -> (Option<i32>, Value) {
+        let output = self.gw(&["publish", MINION, "--profile", profile, "--json"]);
         let text = if output.stdout.is_empty() {
             &output.stderr
         } else {
@@ -220,7 +238,7 @@ fn capable() -> Capability {
         module_sha256: None,
         executor_sha256: None,
         euid: 0,
-        profiles: Profile::ALL.to_vec(),
+        profiles: Profile::BUILT_IN.to_vec(),
         survival: Survival::None,
         problems: Vec::new(),
     }
@@ -274,6 +292,39 @@ fn one_send_a_daemon_killed_as_soon_as_the_load_is_out_never_sends_it_again() {
     ));
     assert_eq!(site.show(&record)["state"], "succeeded");
     assert_eq!(site.runs(), 1);
+}
+
+#[test]
+fn a_sites_profile_that_the_minion_does_not_name_is_not_sent() {
+    let site = Site::start();
+    let (code, refused) = site.publish_profile("backup");
+    let error = &refused["error"];
+    assert_eq!(
+        (code, error["code"].as_str()),
+        (Some(5), Some("profile_absent")),
+        "{refused}"
+    );
+    assert!(
+        error["hint"]
+            .as_str()
+            .expect("a hint")
+            .contains("job-profiles.json")
+    );
+    assert_eq!(
+        (site.runs(), site.gw(&["list", "--json"]).stdout.len()),
+        (0, 0)
+    );
+
+    site.learns("backup");
+    let (code, record) = site.publish_profile("backup");
+    assert_eq!(
+        (code, record["profile"].as_str()),
+        (Some(4), Some("backup")),
+        "{record}"
+    );
+    assert_eq!((record["state"].as_str(), site.runs()), (Some("sent"), 1));
+    site.say(receipt(&record, 2, CLAIM));
+    assert_eq!(site.show(&record)["state"], "succeeded");
 }
 
 #[test]

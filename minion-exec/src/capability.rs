@@ -6,14 +6,20 @@ use gw_wire::id::{Profile, Sha256Hex};
 use gw_wire::reply::{Capability, NotClaimedReason, Problem, ShortText, Survival};
 use sha2::{Digest, Sha256};
 
-use crate::facts::Facts;
+use crate::session::Session;
 use crate::store::Store;
 use crate::survival;
 
-/// The capability as the facts and the store say it. The euid is the executor's own; the worker has the
+/// The capability as the facts, the store and the site's profiles say it. The euid is the executor's own; the worker has the
 /// same, having started it.
-pub fn capability(facts: &Facts, store: Option<&Store>) -> Capability {
+pub fn capability(session: &Session, store: Option<&Store>) -> Capability {
+    let facts = &session.facts;
     let mut problems = facts.problems();
+    let mut profiles = Profile::BUILT_IN.to_vec();
+    match session.site_profiles() {
+        Ok(site) => profiles.extend(site.profiles()),
+        Err(problem) => problems.push(problem),
+    }
     problems.extend(store_problem(store));
     let survival = survival::possible();
     if facts.require_survival && survival == Survival::None {
@@ -25,7 +31,7 @@ pub fn capability(facts: &Facts, store: Option<&Store>) -> Capability {
         // Of the executable that runs, also if its file was replaced meanwhile.
         executor_sha256: sha256_of("/proc/self/exe"),
         euid: rustix::process::geteuid().as_raw(),
-        profiles: Profile::ALL.to_vec(),
+        profiles,
         survival,
         problems,
     }

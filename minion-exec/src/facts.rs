@@ -52,6 +52,8 @@ pub struct Facts {
     pub store: Option<String>,
     /// `oduflow_job: minion_id_pattern` of the minion's configuration.
     pub minion_id_pattern: Option<String>,
+    /// `oduflow_job: profiles` of the minion's configuration.
+    pub profiles: Option<String>,
     /// `oduflow_job: require_survival` of the minion's configuration.
     pub require_survival: bool,
     /// `oduflow_job: retain_days` of the minion's configuration.
@@ -107,6 +109,7 @@ impl Facts {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::profiles::SiteProfiles;
     use proptest::prelude::*;
 
     /// The facts of a minion that can run everything.
@@ -128,6 +131,7 @@ pub(crate) mod tests {
             "module": "/var/cache/salt/minion/extmods/modules/oduflow_job.py",
             "store": null,
             "minion_id_pattern": null,
+            "profiles": null,
             "require_survival": false,
             "retain_days": null,
             "retain_count": null,
@@ -183,7 +187,7 @@ pub(crate) mod tests {
                 facts[&name] = value;
                 if let Ok(facts) = Facts::parse(facts.to_string().as_bytes()) {
                     drop(facts.problems());
-                    drop(crate::request::Job::parse(&facts));
+                    drop(crate::request::Job::parse(&facts, &SiteProfiles::default()));
                     drop(crate::request::parse_question(&facts));
                     drop(crate::request::parse_metadata(&facts));
                 }

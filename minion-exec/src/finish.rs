@@ -9,16 +9,16 @@ use gw_wire::reply::Answer;
 
 use crate::reduce::{Report, reduce};
 use crate::reply::EVIDENCE_PATIENCE;
-use crate::request::{Job, RequestError};
+use crate::request::{RequestError, parse_job};
 use crate::run::commit;
 use crate::session::Session;
 
 /// Serves the call.
 pub fn finish(mut session: Session) {
-    let parsed = Job::parse(&session.facts)
-        .and_then(|job| Ok((job, argument::<Token>(&session, "claim_id")?)))
-        .and_then(|(job, id)| Ok((job, id, argument::<Report>(&session, "result")?)));
-    let (job, claim_id, report) = match parsed {
+    let parsed = parse_job(&session.facts)
+        .and_then(|binding| Ok((binding, argument::<Token>(&session, "claim_id")?)))
+        .and_then(|(binding, id)| Ok((binding, id, argument::<Report>(&session, "result")?)));
+    let (binding, claim_id, report) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return session.fail("invalid", &error.to_string()),
     };
@@ -28,7 +28,7 @@ pub fn finish(mut session: Session) {
     let Some(store) = session.open_store() else {
         return session.fail_store();
     };
-    match store.adopt(&job.binding, claim_id, locks) {
+    match store.adopt(&binding, claim_id, locks) {
         Ok(Some(claim)) => {
             let answer: Answer = commit(&store, &claim, &reduce(&report));
             drop(claim);

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`session`] | one call: facts in, answer out |
 //! | [`facts`], [`request`] | from the module's line to types |
+//! | [`profiles`] | the site's own profiles and their roles |
 //! | [`run`], [`finish`], [`status`], [`capability`] | the calls |
 //! | [`store`] | what is durable: claims, tombstones, receipts, locks |
 //! | [`survival`] | out of the minion's service, into a scope of our own |
@@ -22,6 +23,7 @@
 pub mod capability;
 pub mod facts;
 pub mod finish;
+pub mod profiles;
 pub mod receipts;
 pub mod reduce;
 pub mod reply;
@@ -84,7 +86,7 @@ pub fn serve(function: Function) -> Result<(), WorkerError> {
         Function::Finish => finish::finish(session),
         Function::Capability => {
             let store = session.open_store();
-            let answer = capability::capability(&session.facts, store.as_ref());
+            let answer = capability::capability(&session, store.as_ref());
             session.answer(store.as_ref(), Answer::Capability(answer), ANSWER_PATIENCE);
         }
     }

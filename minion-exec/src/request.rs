@@ -1,12 +1,13 @@
 //! The arguments of a call, from a stranger's text to types.
 
-use gw_wire::id::{IdError, Jid, MinionId, Profile, RequestId, StateDigest};
+use gw_wire::id::{IdError, Jid, MinionId, Profile, ProfileName, RequestId, StateDigest};
 use gw_wire::publication::{MAX_METADATA_BYTES, Metadata};
 use gw_wire::receipt::{Binding, PROTOCOL};
 use gw_wire::state_data::{StateData, StateDataError};
 use serde_json::Value;
 
 use crate::facts::Facts;
+use crate::profiles::SiteProfiles;
 
 /// What a caller asked for, as far as it can be named: enough to refuse it by name.
 #[derive(Debug, Clone)]
@@ -20,8 +21,8 @@ pub struct Job {
 /// The one state function to call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateCall {
-    /// `state.sls` with a fixed role.
-    Sls(&'static str),
+    /// `state.sls` with a role.
+    Sls(String),
     /// `state.high` with canonical high data.
     High(StateData),
 }
@@ -44,7 +45,10 @@ pub enum RequestError {
     /// Keyword arguments.
     #[error("execution options are not accepted ({0} given)")]
     Options(u32),
-    /// State data with a fixed role.
+    /// A profile that is neither protocol 1's nor in the site's file.
+    #[error("there is no profile {0} on this minion")]
+    NoSuchProfile(ProfileName),
+    /// State data with a role.
     #[error("profile {0} takes no state data")]
     NoStateData(Profile),
     /// The high data breaks a rule; the text says which.
@@ -68,40 +72,52 @@ impl From<StateDataError> for RequestError {
 
 impl Job {
     /// Parses the call of `run`. An error means that there is not even a job to refuse.
-    pub fn parse(facts: &Facts) -> Result<Self, RequestError> {
-        let profile = Profile::parse(text(facts, "profile")?)?;
-        let state_data = text(facts, "state_data_json")?;
-        let state_digest = match profile {
-            Profile::Custom => StateDigest::of(state_data.as_bytes()),
-            _ => StateDigest::default(),
-        };
-        let jid = facts.jid.as_deref().ok_or(RequestError::NoJid)?;
-        let binding = Binding {
-            minion_id: MinionId::parse(&facts.minion_id)?,
-            request_id: RequestId::parse(text(facts, "request_id")?)?,
-            jid: Jid::parse(jid)?,
-            profile,
-            state_digest,
-        };
-        let call = state_call(facts, profile, state_data);
+    pub fn parse(facts: &Facts, site: &SiteProfiles) -> Result<Self, RequestError> {
+        let binding = parse_job(facts)?;
+        let call = state_call(facts, binding.profile, site);
         Ok(Job { binding, call })
     }
+}
+
+/// Parses the arguments of `run` as far as they name the job.
+pub fn parse_job(facts: &Facts) -> Result<Binding, RequestError> {
+    let profile = Profile::parse(text(facts, "profile")?)?;
+    let state_data = text(facts, "state_data_json")?;
+    let state_digest = match profile {
+        Profile::Custom => StateDigest::of(state_data.as_bytes()),
+        _ => StateDigest::default(),
+    };
+    let jid = facts.jid.as_deref().ok_or(RequestError::NoJid)?;
+    Ok(Binding {
+        minion_id: MinionId::parse(&facts.minion_id)?,
+        request_id: RequestId::parse(text(facts, "request_id")?)?,
+        jid: Jid::parse(jid)?,
+        profile,
+        state_digest,
+    })
 }
 
 fn state_call(
     facts: &Facts,
     profile: Profile,
-    state_data: &str,
+    site: &SiteProfiles,
 ) -> Result<StateCall, RequestError> {
     parse_metadata(facts)?;
     if facts.unexpected > 0 {
         return Err(RequestError::Options(facts.unexpected));
     }
-    match profile.role() {
-        None => Ok(StateCall::High(StateData::parse_canonical(state_data)?)),
-        Some(role) if state_data.is_empty() => Ok(StateCall::Sls(role)),
-        Some(_) => Err(RequestError::NoStateData(profile)),
+    let state_data = text(facts, "state_data_json")?;
+    let role = match profile {
+        Profile::Custom => {
+            return Ok(StateCall::High(StateData::parse_canonical(state_data)?));
+        }
+        Profile::Site(name) => site.role(name).ok_or(RequestError::NoSuchProfile(name))?,
+        fixed => fixed.role().expect("every other profile has a fixed role"),
+    };
+    if !state_data.is_empty() {
+        return Err(RequestError::NoStateData(profile));
     }
+    Ok(StateCall::Sls(role.to_owned()))
 }
 
 /// Parses the call of `status`: the job that is asked about.
@@ -148,7 +164,9 @@ mod tests {
     fn job(change: impl FnOnce(&mut Value)) -> Result<Job, RequestError> {
         let mut facts = good();
         change(&mut facts);
-        Job::parse(&Facts::parse(facts.to_string().as_bytes()).expect("facts"))
+        let site = serde_json::from_str(r#"{"backup":"roles.backup"}"#).expect("profiles");
+        let facts = Facts::parse(facts.to_string().as_bytes()).expect("facts");
+        Job::parse(&facts, &site)
     }
 
     #[test]
@@ -156,7 +174,17 @@ mod tests {
         let job = job(|_| {}).expect("a job");
         assert_eq!(
             job.call.expect("a call"),
-            StateCall::Sls("roles.client_stack")
+            StateCall::Sls("roles.client_stack".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_sites_profile_is_the_role_that_the_minions_file_names() {
+        let job = job(|facts| facts["args"]["profile"] = "backup".into()).expect("a job");
+        assert_eq!(job.binding.state_digest, StateDigest::default());
+        assert_eq!(
+            job.call.expect("a call"),
+            StateCall::Sls("roles.backup".to_owned())
         );
     }
 
@@ -175,10 +203,15 @@ mod tests {
     #[test]
     fn a_nameable_request_that_is_invalid_can_be_refused_by_name() {
         type Change = fn(&mut Value);
-        let changes: [Change; 7] = [
+        let changes: [Change; 9] = [
             |f| f["unexpected"] = 1.into(),
             |f| f["args"]["state_data_json"] = "{}".into(),
             |f| f["args"]["profile"] = "custom".into(),
+            |f| f["args"]["profile"] = "other".into(),
+            |f| {
+                f["args"]["profile"] = "backup".into();
+                f["args"]["state_data_json"] = "{}".into();
+            },
             |f| {
                 f["args"]["profile"] = "custom".into();
                 f["args"]["state_data_json"] = r#"{"a":{"cmd":["run",{"parallel":true}]}}"#.into();
@@ -198,7 +231,7 @@ mod tests {
         let changes: [Change; 8] = [
             |f| f["args"]["request_id"] = "0B0E4567-E89B-42D3-A456-426614174000".into(),
             |f| f["args"]["request_id"] = 7.into(),
-            |f| f["args"]["profile"] = "other".into(),
+            |f| f["args"]["profile"] = "Other".into(),
             |f| f["args"]["state_data_json"] = serde_json::json!({}),
             |f| f["jid"] = Value::Null,
             |f| f["jid"] = "2026".into(),

@@ -15,6 +15,7 @@ use gw_wire::reply::{Answer, Problem, RefusalReason, StorePosition, Survival, Un
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::profiles::SiteProfiles;
 use crate::reduce::{Reduced, reduce};
 use crate::reply::{EVIDENCE_PATIENCE, Speaker};
 use crate::request::{Job, StateCall};
@@ -40,11 +41,15 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves the call.
 pub fn run(session: Session) {
-    let job = match Job::parse(&session.facts) {
+    let mut problems = session.facts.problems();
+    let site = session.site_profiles().unwrap_or_else(|problem| {
+        problems.push(problem);
+        SiteProfiles::default()
+    });
+    let job = match Job::parse(&session.facts, &site) {
         Ok(job) => job,
         Err(error) => return session.fail("invalid", &error.to_string()),
     };
-    let problems = session.facts.problems();
     // A local call carries a jid that no master gave out: there is nothing to refuse by name.
     if problems.contains(&Problem::NotPublished) {
         return session.fail("not_published", Problem::NotPublished.explain());
@@ -93,6 +98,11 @@ fn decide(
     if store.jid(binding.jid)?.is_some() {
         return answer(status(store, &binding)?);
     }
+    // First what this minion lacks: where the site's profiles cannot be read, none of them is known to be invalid.
+    if let Some(problem) = problems.first() {
+        tell(problem.explain());
+        return refuse(RefusalReason::Incapable);
+    }
     let call = match call {
         Ok(call) => call,
         Err(error) => {
@@ -100,10 +110,6 @@ fn decide(
             return refuse(RefusalReason::Invalid);
         }
     };
-    if let Some(problem) = problems.first() {
-        tell(problem.explain());
-        return refuse(RefusalReason::Incapable);
-    }
     let untimely = |last_claim: Option<Timestamp>| {
         let now = gw_wire::id::now();
         let behind = |moment: Timestamp| moment.duration_since(now) > CLOCK_TOLERANCE;

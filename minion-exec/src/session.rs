@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use gw_wire::id::MinionId;
 use gw_wire::publication::Metadata;
-use gw_wire::reply::Answer;
+use gw_wire::reply::{Answer, Problem};
 use serde_json::{Value, json};
 
 use crate::facts::{DEFAULT_STORE, Facts, MAX_FACTS_BYTES};
+use crate::profiles::{DEFAULT_PROFILES, SiteProfiles};
 use crate::reply::{Delivery, Speaker};
 use crate::request::parse_metadata;
 use crate::store::machine::Machine;
@@ -91,6 +92,15 @@ impl Session {
                 None
             }
         }
+    }
+
+    /// Reads the site's profiles. An error has been told on standard error.
+    pub fn site_profiles(&self) -> Result<SiteProfiles, Problem> {
+        let path = self.facts.profiles.as_deref().unwrap_or(DEFAULT_PROFILES);
+        SiteProfiles::load(path.as_ref()).map_err(|error| {
+            tell(&chain(&error));
+            Problem::Profiles
+        })
     }
 
     /// Ends the call with an answer: the worker is released first, then the signed reply is sent for as

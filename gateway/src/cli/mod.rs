@@ -110,7 +110,7 @@ Examples:
 struct Publish {
     /// The minion's id.
     minion: String,
-    /// What to apply: configure, production, volume_resize, credentials or custom.
+    /// What to apply: configure, production, volume_resize, credentials, custom, or a profile of the site's own.
     #[arg(long)]
     profile: String,
     /// A UUID in lower case with hyphens that names this request for ever [default: a random one].

@@ -310,16 +310,8 @@ impl Gateway {
                 capability.euid, self.config.executor_euid
             ));
         }
-        if !capability.profiles.contains(&request.profile)
-            && !problems.iter().any(|p| p.contains("gw-exec"))
-        {
-            problems.push(format!(
-                "the executor does not know profile {}",
-                request.profile
-            ));
-        }
         if problems.is_empty() {
-            return Ok(());
+            return self.judge_profile(request, capability);
         }
         Err(ApiError::new(
             StatusCode::PRECONDITION_FAILED,
@@ -329,6 +321,28 @@ impl Gateway {
                 request.minion_id,
                 problems.join("; ")
             ),
+        ))
+    }
+
+    /// Whether the minion knows the profile; only it knows the role of a site's own.
+    fn judge_profile(&self, request: &Request, capability: &Capability) -> Result<(), ApiError> {
+        if capability.profiles.contains(&request.profile) {
+            return Ok(());
+        }
+        let names: Vec<&str> = capability.profiles.iter().map(Profile::as_str).collect();
+        Err(ApiError::new(
+            StatusCode::PRECONDITION_FAILED,
+            "profile_absent",
+            format!(
+                "minion {} has no profile {} (it has {}); nothing was claimed and nothing was sent",
+                request.minion_id,
+                request.profile,
+                names.join(", ")
+            ),
+        )
+        .hint(
+            "a site's own profiles are in a file on the minion: /etc/oduflow/job-profiles.json, or what \
+             oduflow_job: profiles names in the minion's configuration",
         ))
     }
 

@@ -219,6 +219,7 @@ impl Alarm {
 
 /// What an event does to a dispatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Step {
     /// The new state; only the move to `Claimed` lets its caller send.
     Move(State),

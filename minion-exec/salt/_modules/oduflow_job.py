@@ -133,6 +133,7 @@ def _facts(config, args, kwargs):
         "module": __file__,
         "store": config.get("store"),
         "minion_id_pattern": config.get("minion_id_pattern"),
+        "profiles": config.get("profiles"),
         "require_survival": bool(config.get("require_survival")),
         "retain_days": config.get("retain_days"),
         "retain_count": config.get("retain_count"),

@@ -26,6 +26,7 @@ pub enum ClaimOutcome {
 
 /// Why a jid can no longer be claimed, or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Settled {
     /// It has a record.
     Known(JidRecord),

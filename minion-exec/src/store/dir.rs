@@ -148,18 +148,7 @@ impl Dir {
             return Err(StoreError::TooLong { path, limit });
         }
         let file = std::fs::File::from(fd);
-        let mut content = Vec::new();
-        (&file)
-            .take(limit as u64 + 1)
-            .read_to_end(&mut content)
-            .map_err(|source| StoreError::Io {
-                what: "read",
-                path: path.clone(),
-                source,
-            })?;
-        if content.len() > limit {
-            return Err(StoreError::TooLong { path, limit });
-        }
+        let content = read_whole(&file, &path, limit)?;
         Ok(Some((content, file)))
     }
 
@@ -338,6 +327,67 @@ fn open_absolute(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     fs::openat2(fs::CWD, path, flags, Mode::empty(), resolve)
 }
 
+/// The whole of a small file outside the store that must be as trustworthy as the store: reached without a
+/// symlink, root's or ours, regular, with one link, and writable, as every directory above it, by nobody else.
+/// `None` if there is none.
+pub fn read_foreign(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
+    let refuse = |rule| {
+        Err(StoreError::Unsafe {
+            path: path.to_owned(),
+            rule,
+        })
+    };
+    if !path.is_absolute() {
+        return refuse("an absolute path");
+    }
+    check_ancestors(path)?;
+    // O_NONBLOCK: a FIFO in the place of a file must not stop us before it is looked at.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = match open_absolute(path, flags) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return refuse("a file, not a symbolic link"),
+        Err(source) => return Err(StoreError::io("open", path, source)),
+    };
+    let stat = fs::fstat(&fd).map_err(|source| StoreError::io("examine", path, source))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return refuse("a regular file");
+    }
+    if !is_ours_or_roots(&stat) {
+        return refuse("owned by root or the user that the executor runs as");
+    }
+    if Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
+        return refuse("writable by nobody else than its owner");
+    }
+    if stat.st_nlink != 1 {
+        return refuse("a file with one link");
+    }
+    read_whole(&std::fs::File::from(fd), path, limit).map(Some)
+}
+
+/// All that is in a file, unless it is over the limit.
+fn read_whole(file: &std::fs::File, path: &Path, limit: usize) -> Result<Vec<u8>, StoreError> {
+    let mut content = Vec::new();
+    file.take(limit as u64 + 1)
+        .read_to_end(&mut content)
+        .map_err(|source| StoreError::Io {
+            what: "read",
+            path: path.to_owned(),
+            source,
+        })?;
+    if content.len() > limit {
+        return Err(StoreError::TooLong {
+            path: path.to_owned(),
+            limit,
+        });
+    }
+    Ok(content)
+}
+
+fn is_ours_or_roots(stat: &Stat) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid)
+}
+
 /// Makes a directory, or finds that another process has just made it.
 fn make_dir(holder: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<(), StoreError> {
     match fs::mkdirat(holder, name, Mode::RWXU) {
@@ -359,11 +409,10 @@ fn check_ancestors(path: &Path) -> Result<(), StoreError> {
             Err(source) => return Err(StoreError::io("open", ancestor, source)),
         };
         let stat = fs::fstat(fd).map_err(|source| StoreError::io("examine", ancestor, source))?;
-        let ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
         let mode = Mode::from_raw_mode(stat.st_mode);
         // In a sticky directory others can neither rename nor delete what is not theirs.
         let shared = mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX);
-        if !ours || shared {
+        if !is_ours_or_roots(&stat) || shared {
             return Err(StoreError::Unsafe {
                 path: ancestor.to_owned(),
                 rule: "changeable by nobody but root and the user that the executor runs as",

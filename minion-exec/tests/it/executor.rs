@@ -423,7 +423,7 @@ fn an_invalid_request_is_refused_by_name_or_answered_with_an_error() {
             json!("0b0e4567e89b42d3a456426614174000"),
         ),
         ("/args/request_id", json!({"__kwarg__": true})),
-        ("/args/profile", json!("sudo")),
+        ("/args/profile", json!("Sudo")),
         ("/args/state_data_json", Value::Null),
         ("/jid", json!("20261399999999999999")),
         ("/jid", Value::Null),
@@ -602,7 +602,7 @@ fn without_metadata_the_answers_go_to_salt() {
     };
     assert_eq!(asked("configure"), receipt);
     assert_eq!(asked("production")["conflict"]["receipt"], receipt);
-    assert_eq!(asked("nonsense")["error"], "invalid");
+    assert_eq!(asked("Nonsense")["error"], "invalid");
     assert!(minion.all_replies().is_empty());
 
     assert_eq!(minion.status(&Job::fresh()).kind(), "not_started");

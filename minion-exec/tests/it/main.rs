@@ -3,5 +3,6 @@
 mod executor;
 mod fence;
 mod finish;
+mod profiles;
 mod receipts;
 mod support;

@@ -109,6 +109,11 @@ impl Minion {
         self.directory.path().join("store")
     }
 
+    /// The file of the site's profiles; none is there at first.
+    pub fn profiles(&self) -> PathBuf {
+        self.directory.path().join("job-profiles.json")
+    }
+
     pub fn key(&self) -> PathBuf {
         self.directory.path().join("minion.pem")
     }
@@ -138,6 +143,7 @@ impl Minion {
             "module": MODULE,
             "store": self.store(),
             "minion_id_pattern": null,
+            "profiles": self.profiles(),
             "require_survival": false,
             "retain_days": null,
             "retain_count": null,
@@ -149,6 +155,13 @@ impl Minion {
             job.jid,
             json!({"request_id": job.request_id, "profile": "configure", "state_data_json": ""}),
         )
+    }
+
+    /// The facts of a run of any profile without state data.
+    pub fn run_facts_of(&self, job: &Job, profile: &str) -> Value {
+        let mut facts = self.run_facts(job);
+        facts["args"]["profile"] = profile.into();
+        facts
     }
 
     /// Starts a run.

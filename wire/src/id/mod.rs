@@ -67,6 +67,10 @@ macro_rules! text_type {
     };
 }
 
+mod profile;
+
+pub use profile::{Profile, ProfileName};
+
 /// Salt's job id: 20 digits, `YYYYMMDDhhmmss` and six digits of microseconds, a real time in UTC.
 ///
 /// A Jid goes over the wire as a string: its number does not fit a msgpack integer (over 2^64).
@@ -265,69 +269,6 @@ impl RequestId {
     }
 }
 text_type!(RequestId);
-
-/// What to apply: one of protocol 1's fixed roles, or `custom` high data.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Profile {
-    /// `roles.client_stack`
-    Configure,
-    /// `roles.client_production`
-    Production,
-    /// `roles.client_storage_resize`
-    VolumeResize,
-    /// `roles.client_credentials`
-    Credentials,
-    /// Canonical bounded high data, bound by its SHA-256.
-    Custom,
-}
-
-impl Profile {
-    /// Every profile, in the order of the documents.
-    pub const ALL: [Profile; 5] = [
-        Profile::Configure,
-        Profile::Production,
-        Profile::VolumeResize,
-        Profile::Credentials,
-        Profile::Custom,
-    ];
-
-    /// Parses a profile's name.
-    pub fn parse(text: &str) -> Result<Self, IdError> {
-        Self::ALL
-            .into_iter()
-            .find(|profile| profile.as_str() == text)
-            .ok_or_else(|| {
-                IdError::new(
-                    "a profile",
-                    "one of configure, production, volume_resize, credentials, custom",
-                    text,
-                )
-            })
-    }
-
-    /// The name as protocol 1 spells it.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Profile::Configure => "configure",
-            Profile::Production => "production",
-            Profile::VolumeResize => "volume_resize",
-            Profile::Credentials => "credentials",
-            Profile::Custom => "custom",
-        }
-    }
-
-    /// The role that a fixed profile applies; none for `custom`.
-    pub fn role(&self) -> Option<&'static str> {
-        match self {
-            Profile::Configure => Some("roles.client_stack"),
-            Profile::Production => Some("roles.client_production"),
-            Profile::VolumeResize => Some("roles.client_storage_resize"),
-            Profile::Credentials => Some("roles.client_credentials"),
-            Profile::Custom => None,
-        }
-    }
-}
-text_type!(Profile);
 
 /// SHA-256 of canonical state data in lower-case hexadecimal; empty for a fixed role.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

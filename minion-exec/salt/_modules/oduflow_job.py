@@ -260,7 +260,7 @@ def _without_executor(function, facts):
         return {"error": "executor_missing", "message": "gw-exec could not be started"}
     answer = {"capability": {
         "salt_version": facts["salt_version"], "module_sha256": None, "executor_sha256": None,
-        "euid": os.geteuid(), "profiles": [], "problems": ["executor_missing"]}}
+        "euid": os.geteuid(), "profiles": [], "survival": "none", "problems": ["executor_missing"]}}
     reply = json.dumps({
         "protocol": 1, "minion_id": facts["minion_id"], "nonce": gw.get("nonce"), "store": None, "answer": answer,
         "signed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}).encode()
